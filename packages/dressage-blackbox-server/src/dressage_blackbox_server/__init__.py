@@ -1,0 +1,1 @@
+"""Drive a closed agent program, one session at a time, with idempotent turns."""

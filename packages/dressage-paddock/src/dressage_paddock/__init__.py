@@ -1,0 +1,1 @@
+"""Agent rollouts, whitebox and blackbox, that always end their sandbox lease."""

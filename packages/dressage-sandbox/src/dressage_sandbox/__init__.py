@@ -1,0 +1,1 @@
+"""Run untrusted agent code in bubblewrap sandboxes that leave nothing behind."""

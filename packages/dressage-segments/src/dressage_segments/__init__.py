@@ -1,0 +1,1 @@
+"""Token evidence, trajectory trees, segments and training samples for agent RL."""

@@ -1,0 +1,63 @@
+"""The closed vocabularies that every package speaks: origins, branch kinds, failure classes, causes of loss."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+
+class Origin(IntEnum):
+    """Where one token of a segment came from (column ``origin``, uint8)."""
+
+    PROMPT = 0
+    """Rendered by the template for the first call of a branch."""
+    SAMPLED = 1
+    """Emitted by an engine."""
+    BRIDGE = 2
+    """Template frame added after a sampled turn: turn closing, role headers, generation prompt."""
+    ENVIRONMENT = 3
+    """Content of later messages: tool results, user turns."""
+
+
+class BranchKind(StrEnum):
+    """What a branch of a session's tree is for."""
+
+    MAIN = "main"
+    SUBAGENT = "subagent"
+    COMPACTION = "compaction"
+    HELPER = "helper"
+
+
+class FailureClass(StrEnum):
+    """How a rollout ended. Every rollout ends in exactly one of these (promise P8)."""
+
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    POLICY_FAILURE = "policy_failure"
+    INFRASTRUCTURE = "infrastructure"
+    TIMEOUT = "timeout"
+    OVERFLOW = "overflow"
+    ABORTED = "aborted"
+    STALE = "stale"
+    SUSPECTED_CHEATING = "suspected_cheating"
+
+
+class LossCause(StrEnum):
+    """Why a sampled token is not trained (promise P2). The keys of ``lost_tokens``."""
+
+    RETRY = "retry"
+    """A sibling sample of the same prompt superseded it."""
+    UNDELIVERED = "undelivered"
+    """The client was gone before the reply was released."""
+    ABANDONED_BRANCH = "abandoned_branch"
+    HELPER_CALL = "helper_call"
+    MISSING_LOGPROBS = "missing_logprobs"
+    MISALIGNED = "misaligned"
+    """ids, logprobs and the completion count of a call disagree (promise P3)."""
+    VERSION_RULE = "version_rule"
+    LENGTH_CAP = "length_cap"
+    INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+    ABORTED = "aborted"
+    STALE = "stale"
+    SUSPECTED_CHEATING = "suspected_cheating"
+    DELETED = "deleted"
+    """The session was dropped through the control plane."""

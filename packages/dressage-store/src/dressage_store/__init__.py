@@ -1,0 +1,1 @@
+"""Durable turn logs and trajectories: memory and files backends behind one contract."""

@@ -1,0 +1,1 @@
+"""Dressage recipes: the whole loop on a laptop, and training recipes for clusters."""
