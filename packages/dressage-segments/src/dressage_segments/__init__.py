@@ -1,1 +1,108 @@
 """Token evidence, trajectory trees, segments and training samples for agent RL."""
+
+from dressage_segments.columns import Column
+from dressage_segments.digest import IdsDigest, ids_digest
+from dressage_segments.errors import (
+    BufferFormatError,
+    ContextMismatchError,
+    GroupError,
+    InvalidFieldError,
+    MissingGroupError,
+    MissingRewardError,
+    ProvenanceError,
+    RewardConflictError,
+    SegmentsError,
+    TreeError,
+    UnknownTurnError,
+)
+from dressage_segments.export import Export, export, finalize, turn_losses
+from dressage_segments.frames import iter_frames, write_frames
+from dressage_segments.policy import LossPolicy, loss_policy
+from dressage_segments.protocols import LogRecord, SegmentSink, SegmentSource
+from dressage_segments.records import (
+    Final,
+    final_from_record,
+    final_to_record,
+    info_from_record,
+    mark_from_record,
+    mark_to_record,
+    open_to_record,
+    record_from_bytes,
+    record_to_bytes,
+    turn_from_record,
+    turn_to_record,
+)
+from dressage_segments.replay import tree_from_records
+from dressage_segments.safetensors_io import pack, unpack
+from dressage_segments.segment_io import (
+    segment_from_bytes,
+    segment_to_bytes,
+    trajectory_from_bytes,
+    trajectory_to_bytes,
+)
+from dressage_segments.trajectory import COLUMNS, SCHEMA, Segment, Trajectory
+from dressage_segments.tree import Match, TrajectoryTree
+from dressage_segments.turn import ROOT, UNKNOWN_VERSION, EngineCall, SessionInfo, Turn
+from dressage_segments.vocabulary import BranchKind, FailureClass, LossCause, Mark, Origin
+
+__all__ = [
+    "COLUMNS",
+    "ROOT",
+    "SCHEMA",
+    "UNKNOWN_VERSION",
+    "BranchKind",
+    "BufferFormatError",
+    "Column",
+    "ContextMismatchError",
+    "EngineCall",
+    "Export",
+    "FailureClass",
+    "Final",
+    "GroupError",
+    "IdsDigest",
+    "InvalidFieldError",
+    "LogRecord",
+    "LossCause",
+    "LossPolicy",
+    "Mark",
+    "Match",
+    "MissingGroupError",
+    "MissingRewardError",
+    "Origin",
+    "ProvenanceError",
+    "RewardConflictError",
+    "Segment",
+    "SegmentSink",
+    "SegmentSource",
+    "SegmentsError",
+    "SessionInfo",
+    "Trajectory",
+    "TrajectoryTree",
+    "TreeError",
+    "Turn",
+    "UnknownTurnError",
+    "export",
+    "final_from_record",
+    "final_to_record",
+    "finalize",
+    "ids_digest",
+    "info_from_record",
+    "iter_frames",
+    "loss_policy",
+    "mark_from_record",
+    "mark_to_record",
+    "open_to_record",
+    "pack",
+    "record_from_bytes",
+    "record_to_bytes",
+    "segment_from_bytes",
+    "segment_to_bytes",
+    "trajectory_from_bytes",
+    "trajectory_to_bytes",
+    "tree_from_records",
+    "turn_from_record",
+    "turn_losses",
+    "turn_to_record",
+    "unpack",
+    "write_frames",
+]

@@ -9,13 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dressage_segments.vocabulary import BranchKind
+from dressage_segments.errors import InvalidFieldError
+from dressage_segments.validation import check_column, check_range, usable_logprobs
+from dressage_segments.vocabulary import BranchKind, LossCause, Origin
 
 ROOT = -1
 """The ``parent`` of a turn that starts a branch from nothing."""
 
 UNKNOWN_VERSION = -1
 """A weight version that neither the engine nor the dispatch could name. Never read as "current"."""
+
+
+FINISH_REASONS = ("stop", "length", "abort")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """Whose session it is. ``rollout_id`` is shared by all segments of one rollout, ``group_id`` by the
+    rollouts that are compared with each other."""
+
+    session_id: str
+    instance_id: str = ""
+    group_id: str = ""
+    rollout_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +55,18 @@ class EngineCall:
     """The stop id or string that the engine named."""
     untrainable: str = ""
     """Empty, or the :class:`LossCause` for which this call's tokens get mask 0 (promise P3)."""
+
+    def __post_init__(self) -> None:
+        if not self.call_id:
+            raise InvalidFieldError("call_id", "is empty", "give the rid that the engine saw")
+        if self.prompt_tokens < 0 or self.output_tokens < 0:
+            raise InvalidFieldError("prompt_tokens/output_tokens", "must not be negative")
+        if self.finish_reason not in FINISH_REASONS:
+            raise InvalidFieldError(
+                "finish_reason", f"is {self.finish_reason!r}, not one of {FINISH_REASONS}"
+            )
+        if self.untrainable and self.untrainable not in set(LossCause):
+            raise InvalidFieldError("untrainable", f"is {self.untrainable!r}, not a LossCause")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +103,53 @@ class Turn:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What the proxy needs to resume (wire ids of tool calls, reasoning state, …). JSON."""
+
+    def __post_init__(self) -> None:
+        check_column("delta_ids", self.delta_ids, np.int32)
+        check_column("delta_origin", self.delta_origin, np.uint8, len(self.delta_ids))
+        check_column("output_ids", self.output_ids, np.int32)
+        check_column("logprobs", self.logprobs, np.float32, len(self.output_ids))
+        check_column("versions", self.versions, np.int32, len(self.output_ids))
+        kept = sum(call.output_tokens for call in self.calls)
+        if kept != len(self.output_ids):
+            raise InvalidFieldError(
+                "calls", f"account for {kept} output tokens, output_ids has {len(self.output_ids)}"
+            )
+        if self.finish_reason not in FINISH_REASONS:
+            raise InvalidFieldError(
+                "finish_reason", f"is {self.finish_reason!r}, not one of {FINISH_REASONS}"
+            )
+        if not -1 <= self.parent < self.index:
+            raise InvalidFieldError(
+                "parent", f"is {self.parent}, must be ROOT (-1) or a turn before index {self.index}"
+            )
+
+    def validate(self) -> None:
+        """Check the values too, O(tokens added). Raises InvalidFieldError naming the column."""
+        check_range("delta_ids", self.delta_ids, 0)
+        check_range("output_ids", self.output_ids, 0)
+        check_range("versions", self.versions, UNKNOWN_VERSION)
+        check_range("delta_origin", self.delta_origin, 0, max(Origin))
+        if (self.delta_origin == Origin.SAMPLED).any():
+            raise InvalidFieldError("delta_origin", "says sampled: only output_ids were sampled")
+
+    def call_losses(self) -> tuple[LossCause | None, ...]:
+        """For each call, why none of its tokens may be trained, or None (promise P3).
+
+        What the recorder declared, else ``missing_logprobs`` where one is NaN, else ``misaligned`` where one
+        is infinite or above 0: such a number is not the log of a probability.
+        """
+        causes: list[LossCause | None] = []
+        at = 0
+        for call in self.calls:
+            logprobs = self.logprobs[at : at + call.output_tokens]
+            at += call.output_tokens
+            if call.untrainable:
+                causes.append(LossCause(call.untrainable))
+            elif np.isnan(logprobs).any():
+                causes.append(LossCause.MISSING_LOGPROBS)
+            elif not usable_logprobs(logprobs).all():
+                causes.append(LossCause.MISALIGNED)
+            else:
+                causes.append(None)
+        return tuple(causes)

@@ -1,4 +1,4 @@
-"""The closed vocabularies that every package speaks: origins, branch kinds, failure classes, causes of loss."""
+"""The closed vocabularies of every package: origins, branch kinds, failure classes, causes of loss."""
 
 from __future__ import annotations
 
@@ -56,8 +56,20 @@ class LossCause(StrEnum):
     VERSION_RULE = "version_rule"
     LENGTH_CAP = "length_cap"
     INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+    TIMEOUT = "timeout"
+    """The wall clock ended the rollout and nothing graded what it left."""
     ABORTED = "aborted"
     STALE = "stale"
     SUSPECTED_CHEATING = "suspected_cheating"
     DELETED = "deleted"
     """The session was dropped through the control plane."""
+
+
+class Mark(StrEnum):
+    """A later fact about a committed turn (``mark`` records of the turn log)."""
+
+    DELIVERED = "delivered"
+    UNDELIVERED = "undelivered"
+    """The client was gone before the whole reply was released."""
+    SUPERSEDED = "superseded"
+    """The recorder knows that another turn took its place: it and what hangs on it are not trained."""

@@ -1,0 +1,48 @@
+"""Checks of columns that types and readers share. Each error names the column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dressage_segments.errors import InvalidFieldError
+
+LOGPROB_TOLERANCE = 1e-4
+"""A natural log probability may exceed 0 by this much from rounding in the engine's float32."""
+
+
+def check_column(name: str, array: object, dtype: type[np.generic], length: int | None = None) -> None:
+    """Raise InvalidFieldError unless ``array`` is 1-D, of exactly ``dtype`` and, if given, ``length``."""
+    if not isinstance(array, np.ndarray):
+        raise InvalidFieldError(name, f"must be a numpy array, got {type(array).__name__}")
+    if array.dtype != dtype or array.ndim != 1:
+        raise InvalidFieldError(
+            name, f"must be 1-D {np.dtype(dtype)}, got {array.dtype} of shape {array.shape}"
+        )
+    if length is not None and len(array) != length:
+        raise InvalidFieldError(name, f"has {len(array)} entries, must have {length}")
+
+
+def check_range(name: str, array: NDArray[Any], low: int, high: int | None = None) -> None:
+    """Raise InvalidFieldError unless every entry is in [low, high]; names the first that is not."""
+    bad = array < low
+    if high is not None:
+        bad = bad | (array > high)
+    where = np.flatnonzero(bad)
+    if len(where):
+        span = f"[{low}, {high}]" if high is not None else f"≥ {low}"
+        raise InvalidFieldError(name, f"entry {where[0]} is {array[where[0]]}, must be {span}")
+
+
+def check_where(name: str, bad: NDArray[np.bool_], rule: str) -> None:
+    """Raise InvalidFieldError with ``rule`` and the first position at which ``bad`` is true."""
+    where = np.flatnonzero(bad)
+    if len(where):
+        raise InvalidFieldError(name, f"entry {where[0]} breaks: {rule}")
+
+
+def usable_logprobs(logprobs: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Where a logprob is finite and ≤ 0 (within :data:`LOGPROB_TOLERANCE`), bool [T]."""
+    return np.isfinite(logprobs) & (logprobs <= LOGPROB_TOLERANCE)
