@@ -1,1 +1,36 @@
 """Token in, token out: chat messages to token ids and back, without ever re-tokenising what a model sampled."""
+
+from dressage_tito.codec import ChatCodec
+from dressage_tito.coerce import coerce_arguments
+from dressage_tito.errors import FolderError, MessageError, ProfileError, TitoError
+from dressage_tito.messages import (
+    Encoded,
+    Message,
+    ParsedTurn,
+    Refusal,
+    Tool,
+    ToolCall,
+    concat_encoded,
+)
+from dressage_tito.profile import Profile
+from dressage_tito.wire import message_from_json, message_to_json, wire_arguments
+
+__all__ = [
+    "ChatCodec",
+    "Encoded",
+    "FolderError",
+    "Message",
+    "MessageError",
+    "ParsedTurn",
+    "Profile",
+    "ProfileError",
+    "Refusal",
+    "TitoError",
+    "Tool",
+    "ToolCall",
+    "coerce_arguments",
+    "concat_encoded",
+    "message_from_json",
+    "message_to_json",
+    "wire_arguments",
+]

@@ -1,0 +1,302 @@
+"""The codec: conversations to token ids, and sampled ids back to turns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from numpy.typing import NDArray
+
+from dressage_tito.errors import FolderError
+from dressage_tito.folder import TokenizerFolder, read_folder
+from dressage_tito.messages import Encoded, Message, ParsedTurn, Refusal, Tool, ToolCall
+from dressage_tito.parse import Grammar, parse_text
+from dressage_tito.profile import Profile, infer_profile
+from dressage_tito.rendering import Rendered, Renderer
+from dressage_tito.template import RESERVED, ChatTemplate, Clock
+from dressage_tito.tokens import Tokens, UnbreakableTokenError
+
+Ids = Sequence[int] | NDArray[np.int32]
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+class ChatCodec:
+    """Token in, token out for one tokenizer and chat template.
+
+    A codec holds no state of any conversation and may be shared by threads. It keeps what a model sampled
+    (append-only): reasoning that the template would strip from history stays in the prefix.
+    """
+
+    def __init__(
+        self,
+        folder: TokenizerFolder,
+        template: ChatTemplate,
+        tokens: Tokens,
+        profile: Profile,
+        template_kwargs: Mapping[str, Any],
+    ) -> None:
+        self._folder = folder
+        self._template = template
+        self._tokens = tokens
+        self._kwargs = dict(template_kwargs)
+        self._renderer = Renderer(template, tokens.literals, profile.reasoning_field)
+        self.profile = profile
+
+    @classmethod
+    def from_folder(
+        cls,
+        path: str | Path,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+        clock: Clock = datetime.now,
+    ) -> ChatCodec:
+        """Load a Hugging Face tokenizer folder; no network is asked.
+
+        ``template_kwargs`` (e.g. ``{"enable_thinking": False}``) hold for every call. ``clock`` answers
+        templates that print a date. Raises FolderError (names the file and the fix) or ProfileError.
+        """
+        kwargs = _checked_kwargs(template_kwargs)
+        folder = read_folder(path)
+        try:
+            template = ChatTemplate(folder.templates, folder.special, clock)
+        except jinja2.TemplateSyntaxError as error:
+            raise FolderError(
+                str(folder.path),
+                f"the chat template does not compile (line {error.lineno}: {error.message})",
+                "Mend the template in chat_template.jinja or tokenizer_config.json.",
+            ) from error
+        tokens = Tokens(folder)
+        return cls(folder, template, tokens, infer_profile(folder, template, tokens, kwargs), kwargs)
+
+    def with_profile(self, profile: Profile) -> ChatCodec:
+        """The same codec under another profile (``dataclasses.replace(codec.profile, …)``)."""
+        return ChatCodec(self._folder, self._template, self._tokens, profile, self._kwargs)
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether ``start`` takes tools."""
+        return self.profile.supports_tools
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids at which an engine must stop a turn."""
+        return self.profile.stop_ids
+
+    @property
+    def vocab_size(self) -> int:
+        """The highest id + 1."""
+        return self._tokens.vocab_size
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids that only the template's frame (or the model itself) may produce."""
+        return frozenset(self._tokens.control_ids.values())
+
+    @property
+    def tokenizer_hash(self) -> str:
+        """blake2b-128 of tokenizer.json."""
+        return self._folder.tokenizer_hash
+
+    @property
+    def template_hash(self) -> str:
+        """blake2b-128 of the chat templates."""
+        return self._folder.template_hash
+
+    def decode(self, ids: Ids) -> str:
+        """All ids as text, control ids spelled out; bytes that are no UTF-8 become U+FFFD."""
+        return self._tokens.decode(ids)
+
+    def start(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Encoded | Refusal:
+        """The ids of a whole conversation up to and including the generation prompt.
+
+        They equal the ids of the template's full render where no content spells a control literal; where
+        one does, it is encoded as plain text. Raises ValueError where ``template_kwargs`` are not allowed.
+        """
+        kwargs = {**self._kwargs, **_checked_kwargs(template_kwargs)}
+        refusal = self._refuse(messages, tools)
+        if refusal is not None:
+            return refusal
+        rendered = self._renderer.render(self._roles(messages), tools, kwargs)
+        return rendered if isinstance(rendered, Refusal) else self._encoded(rendered)
+
+    def extend(
+        self,
+        prefix_ids: Ids,
+        appended: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Encoded | Refusal:
+        """The ids to append to ``prefix_ids`` (what the engine saw and sampled, ending in a sampled turn).
+
+        They close the turn where it is not closed, add the appended messages and the generation prompt.
+        Only the prefix's last ids are looked at; the cost depends on what is new alone.
+        """
+        kwargs = {**self._kwargs, **_checked_kwargs(template_kwargs)}
+        refusal = self._refuse(appended, tools)
+        if refusal is not None:
+            return refusal
+        if len(prefix_ids) == 0:
+            return Refusal("empty_prefix", "prefix_ids is empty: use start for the first call")
+        tail = self._tail(self._roles(appended), tools, kwargs)
+        if isinstance(tail, Refusal):
+            return tail
+        encoded = self._encoded(tail)
+        return encoded if isinstance(encoded, Refusal) else self._joined(prefix_ids, encoded)
+
+    def parse(
+        self,
+        ids: Ids,
+        *,
+        reasoning_open: bool,
+        finish_reason: str,
+        tools: Sequence[Tool] | None = None,
+    ) -> ParsedTurn:
+        """A sampled turn (with or without its closing id) as content, reasoning and tool calls.
+
+        ``reasoning_open`` is that of the ``Encoded`` that the turn was sampled after; ``finish_reason`` is
+        the engine's (``stop``, ``length``, ``abort``). A pure function of the whole turn: how its ids
+        arrived changes nothing. Calls are parsed only where tools were offered; names that were not are
+        forwarded as they are.
+        """
+        values = [int(token) for token in ids]
+        while values and values[-1] in self.profile.stop_ids:
+            values.pop()
+        grammar = Grammar(self.profile.reasoning_tags, hermes=self.profile.tool_grammar == "hermes")
+        return parse_text(
+            self.decode(values),
+            grammar,
+            reasoning_open=reasoning_open,
+            finish_reason=finish_reason,
+            tools=tools,
+        )
+
+    def tools_hash(self, tools: Sequence[Tool] | None) -> str:
+        """blake2b-128 of the tool list as the template would print it (order and numbers kept); "" for none."""
+        if not tools:
+            return ""
+        text = json.dumps(list(tools), ensure_ascii=False)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def _refuse(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> Refusal | None:
+        if not messages:
+            return Refusal("no_messages", "messages is empty: give at least one")
+        for index, message in enumerate(messages):
+            if message.role not in ROLES:
+                return Refusal(
+                    "unsupported_role",
+                    f"messages[{index}].role is {message.role!r}: use one of {sorted(ROLES)}",
+                )
+        calls = any(message.tool_calls for message in messages)
+        if (tools or calls) and not self.supports_tools:
+            what = {
+                "none": "the chat template prints no tools",
+                "unknown": "the chat template writes tool calls in a grammar that is not parsed",
+            }[self.profile.tool_grammar]
+            return Refusal("tools_unsupported", f"{what}: describe tools in a message instead")
+        return None
+
+    def _roles(self, messages: Sequence[Message]) -> list[Message]:
+        """Developer messages as system messages where the template knows no developer."""
+        if self.profile.developer_role:
+            return list(messages)
+        return [_as_system(message) if message.role == "developer" else message for message in messages]
+
+    def _encoded(self, rendered: Rendered) -> Encoded | Refusal:
+        try:
+            ids, frame = self._tokens.encode(rendered.text, rendered.spans, rendered.marks.escape)
+        except UnbreakableTokenError as error:
+            return Refusal("control_in_content", f"content can only be written with the control id {error}")
+        return Encoded(ids, frame, reasoning_open=self._reasoning_open(rendered))
+
+    def _reasoning_open(self, rendered: Rendered) -> bool:
+        """Whether the frame after the last content leaves a reasoning block open."""
+        if self.profile.reasoning_tags is None:
+            return False
+        opening, closing = self.profile.reasoning_tags
+        last = rendered.spans[-1][1] if rendered.spans else 0
+        tail = rendered.text[last:]
+        return tail.rfind(opening) > tail.rfind(closing)
+
+    def _tail(
+        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Mapping[str, Any]
+    ) -> Rendered | Refusal:
+        """What the template prints after a finished assistant turn's own text, for these messages."""
+        dummy = self._dummy(appended)
+        rendered = self._renderer.render(
+            appended, tools if self.profile.tools_in_tail else None, kwargs, before=dummy
+        )
+        if isinstance(rendered, Refusal):
+            return rendered
+        position = rendered.text.find(rendered.marks.cut)
+        if position < 0:
+            return Refusal(
+                "template_shape", "the chat template does not print the turn before what is appended"
+            )
+        tail = rendered.after(position + 1)
+        if dummy[-1].tool_calls:
+            close = tail.text.find(self.profile.turn_close_text)
+            if close < 0:
+                return Refusal("template_shape", "the chat template does not close a turn of tool calls")
+            tail = tail.after(close)
+        return tail
+
+    def _dummy(self, appended: Sequence[Message]) -> list[Message]:
+        """A user message and an assistant turn to render the appended messages behind."""
+        calls: list[ToolCall] = []
+        if self.profile.calls_before_tool:
+            for message in appended:
+                if message.role != "tool":
+                    break
+                calls.append(
+                    ToolCall(message.tool_call_id or "call00001", message.name or "f", {"x": ""}, "")
+                )
+        reply = Message("assistant", "" if calls else "ok", tool_calls=tuple(calls))
+        return [Message("user", "hi"), reply]
+
+    def _joined(self, prefix_ids: Ids, tail: Encoded) -> Encoded | Refusal:
+        """Take off what the prefix already ends with: the id that the model stopped on."""
+        longest = max(1, len(self.profile.turn_close_ids))
+        end = [int(token) for token in prefix_ids[-longest:]]
+        first = [int(token) for token in tail.ids[:longest]]
+        if not first or not self._tokens.is_control(first[0]):
+            return Refusal(
+                "closing_not_a_control_token",
+                "the chat template closes a turn with plain text, so where a sampled turn ends cannot be proven",
+            )
+        for count in range(min(len(end), len(first)), 0, -1):
+            if end[-count:] == first[:count]:
+                return Encoded(tail.ids[count:], tail.frame[count:], tail.reasoning_open)
+        if end[-1] in self.profile.stop_ids:
+            return Refusal(
+                "stop_mismatch",
+                f"the turn stopped on id {end[-1]} ({self.decode(end[-1:])!r}), but the chat template goes on with "
+                f"id {first[0]} ({self.decode(first[:1])!r})",
+            )
+        return tail
+
+
+def _as_system(message: Message) -> Message:
+    return Message("system", message.content, name=message.name)
+
+
+def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    taken = RESERVED & set(kwargs or ())
+    if taken:
+        raise ValueError(
+            f"template_kwargs may not set {sorted(taken)}: the codec gives these to the template"
+        )
+    return dict(kwargs or {})

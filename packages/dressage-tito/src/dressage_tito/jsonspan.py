@@ -1,0 +1,70 @@
+"""JSON objects inside a longer text, with the places of their values."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonItem:
+    """A member of an object: its value and the value's own text."""
+
+    key: str
+    value: Any
+    text: str
+
+
+def read_object(text: str, position: int) -> tuple[list[JsonItem], int] | None:
+    """The members of the object that begins at ``position`` (blanks may come first) and where it ends.
+
+    Strings are read as JSON strings, so that a markup tag inside one is just text. None where no whole, valid
+    object stands there.
+    """
+    try:
+        return _read_object(text, position)
+    except (ValueError, RecursionError):
+        return None
+
+
+def skip_blank(text: str, position: int) -> int:
+    """The next position that holds no JSON white space."""
+    match = _BLANK.match(text, position)
+    return match.end() if match else position
+
+
+def _read_object(text: str, position: int) -> tuple[list[JsonItem], int] | None:
+    position = skip_blank(text, position)
+    if not text.startswith("{", position):
+        return None
+    items: list[JsonItem] = []
+    position = skip_blank(text, position + 1)
+    if text.startswith("}", position):
+        return items, position + 1
+    while True:
+        if not text.startswith('"', position):
+            return None
+        key, position = _DECODER.raw_decode(text, position)
+        position = skip_blank(text, position)
+        if not text.startswith(":", position):
+            return None
+        start = skip_blank(text, position + 1)
+        value, end = _DECODER.raw_decode(text, start)
+        items.append(JsonItem(key, value, text[start:end]))
+        position = skip_blank(text, end)
+        if text.startswith("}", position):
+            return items, position + 1
+        if not text.startswith(",", position):
+            return None
+        position = skip_blank(text, position + 1)

@@ -1,0 +1,181 @@
+"""Marks that keep frame and content apart while both go through a chat template as one text.
+
+Content goes in with two kinds of marks, single characters that occur nowhere in the conversation: an *escape* inside
+every control literal that content spells (so that neither the template nor the encoder takes it for structure), and
+*start* / *end* marks around it (so that its place in the render is known). A render without start and end marks
+shows that they changed nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dressage_tito.messages import Message, Tool
+from dressage_tito.template import Json
+
+Span = tuple[int, int]
+
+# Unicode noncharacters and the end of a private plane: text holds them only by malice, and then others are taken.
+_POOL = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0x10FF00, 0x10FFFE))]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Four characters that occur in none of the texts that they were chosen for."""
+
+    start: str
+    end: str
+    escape: str
+    cut: str
+
+
+def choose_marks(texts: Iterable[str]) -> Marks | None:
+    """Marks that occur in none of the texts; None where all are taken."""
+    used: set[str] = set()
+    for text in texts:
+        used.update(mark for mark in _POOL if mark in text)
+    free = [mark for mark in _POOL if mark not in used]
+    return Marks(*free[:4]) if len(free) >= 4 else None
+
+
+def conversation_texts(messages: Sequence[Message], tools: Sequence[Tool] | None) -> Iterator[str]:
+    """Every text of a conversation that goes into a template."""
+    for message in messages:
+        yield from (message.content, message.reasoning, message.tool_call_id, message.name)
+        for call in message.tool_calls:
+            yield from (call.id, call.name, call.arguments_text)
+            yield from _json_texts(call.arguments)
+    for tool in tools or ():
+        yield from _json_texts(tool)
+
+
+def _json_texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from _json_texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _json_texts(item)
+
+
+class Marker:
+    """Turns messages into what a template takes, escaped and (if asked) marked."""
+
+    def __init__(self, marks: Marks, literals: re.Pattern[str], reasoning_field: str) -> None:
+        self.marks = marks
+        self._literals = literals
+        self._reasoning_field = reasoning_field
+
+    def escape(self, text: str) -> str:
+        """Break every control literal in the text."""
+        while self._literals.search(text):
+            text = self._literals.sub(self._break, text)
+        return text
+
+    def _break(self, match: re.Match[str]) -> str:
+        literal = match.group()
+        return literal[0] + self.marks.escape + literal[1:]
+
+    def mark(self, text: str) -> str:
+        """Put start and end marks inside the surrounding blanks (a template may trim those)."""
+        bare = text.strip()
+        if not bare:
+            return text
+        head = len(text) - len(text.lstrip())
+        tail = head + len(bare)
+        return text[:head] + self.marks.start + bare + self.marks.end + text[tail:]
+
+    def escape_json(self, value: Any) -> Any:
+        """The same for every text of a JSON value, keys too; order is kept."""
+        if isinstance(value, str):
+            return self.escape(value)
+        if isinstance(value, Mapping):
+            return {self.escape(str(key)): self.escape_json(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.escape_json(item) for item in value]
+        return value
+
+    def tools(self, tools: Sequence[Tool] | None) -> list[Json] | None:
+        """Tools as the template takes them; None where there are none."""
+        return [self.escape_json(tool) for tool in tools] if tools else None
+
+    def messages(self, messages: Sequence[Message], *, marked: bool) -> list[Json]:
+        """Messages as the template takes them (tool arguments as objects, absent content as "")."""
+        dress: Callable[[str], str] = (lambda text: self.mark(self.escape(text))) if marked else self.escape
+        return [self._message(message, dress) for message in messages]
+
+    def _message(self, message: Message, dress: Callable[[str], str]) -> Json:
+        result: dict[str, Any] = {"role": message.role, "content": dress(message.content)}
+        if message.reasoning and self._reasoning_field:
+            result[self._reasoning_field] = dress(message.reasoning)
+        if message.name:
+            result["name"] = self.escape(message.name)
+        if message.tool_call_id:
+            result["tool_call_id"] = self.escape(message.tool_call_id)
+        if message.tool_calls:
+            result["tool_calls"] = [
+                {
+                    "id": self.escape(call.id),
+                    "type": "function",
+                    "function": {
+                        "name": self.escape(call.name),
+                        "arguments": self.escape_json(dict(call.arguments))
+                        if call.arguments or not call.arguments_text.strip(" \t\r\n{}")
+                        else self.escape(call.arguments_text),
+                    },
+                }
+                for call in message.tool_calls
+            ]
+        return result
+
+
+def unmark(text: str, marks: Marks) -> tuple[str, list[Span]]:
+    """Take start and end marks out; the spans that lay between them."""
+    pieces: list[str] = []
+    spans: list[Span] = []
+    length = 0
+    for part in text.split(marks.start):
+        inside, mark, after = part.partition(marks.end)
+        if mark:
+            spans.append((length, length + len(inside)))
+        pieces += (inside, after)
+        length += len(inside) + len(after)
+    return "".join(pieces), spans
+
+
+def widen(text: str, spans: Sequence[Span], contents: Sequence[str]) -> list[Span]:
+    """Let spans take in the blanks at their content's ends (which marks leave outside) where they are printed."""
+    wide: list[Span] = []
+    position = index = 0
+    for start, end in spans:
+        if index < len(contents) and text[start:end] == contents[index].strip():
+            content = contents[index]
+            index += 1
+            head = len(content) - len(content.lstrip())
+            tail = len(content) - len(content.rstrip())
+            if start - head >= position and text[start - head : start] == content[:head]:
+                start -= head
+            if text[end : end + tail] == content[len(content) - tail :]:
+                end += tail
+        wide.append((start, end))
+        position = end
+    return wide
+
+
+def find_in_order(text: str, parts: Sequence[str], start: int = 0) -> list[Span] | int:
+    """The spans of the parts, each after the one before; or the index of the first that is not there."""
+    spans: list[Span] = []
+    position = start
+    for index, part in enumerate(parts):
+        found = text.find(part, position)
+        if found < 0:
+            return index
+        position = found + len(part)
+        spans.append((found, position))
+    return spans

@@ -1,0 +1,115 @@
+"""One proven render: the template's text with the places of its content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dressage_tito.marking import (
+    Marker,
+    Marks,
+    Span,
+    choose_marks,
+    conversation_texts,
+    find_in_order,
+    unmark,
+    widen,
+)
+from dressage_tito.messages import Message, Refusal, Tool
+from dressage_tito.template import ChatTemplate, Json, RenderError
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Text in which ``marks.escape`` still breaks content's control literals, and the content's spans in it."""
+
+    text: str
+    spans: tuple[Span, ...]
+    marks: Marks
+
+    def after(self, position: int) -> Rendered:
+        """What follows a position that lies in no content."""
+        spans = tuple((a - position, b - position) for a, b in self.spans if a >= position)
+        return Rendered(self.text[position:], spans, self.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """A template with what content must not spell (``literals``) and the key that carries reasoning."""
+
+    template: ChatTemplate
+    literals: re.Pattern[str]
+    reasoning_field: str
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        kwargs: Json,
+        *,
+        before: Sequence[Message] = (),
+    ) -> Rendered | Refusal:
+        """Render with the generation prompt and prove where content lies.
+
+        ``before`` are messages of a dummy conversation: not proven, and the last of them has its content
+        closed by ``marks.cut`` (a message with calls: its last call's first argument).
+        """
+        marks = choose_marks(conversation_texts(messages, tools))
+        if marks is None:
+            return Refusal("marks_exhausted", "the conversation uses every character that could mark content")
+        marker = Marker(marks, self.literals, self.reasoning_field)
+        head = [*marker.messages(before[:-1], marked=False), *_cut(marker, before[-1:])]
+        escaped_tools = marker.tools(tools)
+        try:
+            bare = self.template.render(
+                [*head, *marker.messages(messages, marked=False)],
+                escaped_tools,
+                generation=True,
+                kwargs=kwargs,
+            )
+            marked = self.template.render(
+                [*head, *marker.messages(messages, marked=True)],
+                escaped_tools,
+                generation=True,
+                kwargs=kwargs,
+            )
+        except RenderError as error:
+            return Refusal("template_error", f"the chat template refuses the conversation: {error}")
+        return self._located(marker, messages, bare, marked)
+
+    def _located(
+        self, marker: Marker, messages: Sequence[Message], bare: str, marked: str
+    ) -> Rendered | Refusal:
+        marks = marker.marks
+        contents = [marker.escape(message.content) for message in messages]
+        wanted = [(index, text.strip()) for index, text in enumerate(contents) if text.strip()]
+        filled = [contents[index] for index, _ in wanted]
+        missing = find_in_order(marked, [f"{marks.start}{text}{marks.end}" for _, text in wanted])
+        text, spans = unmark(marked, marks)
+        if text != bare:
+            # The template looks at how content begins or ends: find content in the render without marks.
+            found = find_in_order(bare, [text for _, text in wanted])
+            if not isinstance(found, int):
+                return Rendered(bare, tuple(widen(bare, found, filled)), marks)
+            missing = found
+        if isinstance(missing, int):
+            index = wanted[missing][0]
+            return Refusal(
+                "message_dropped",
+                f"the chat template does not print messages[{index}] (role {messages[index].role}) as it is",
+            )
+        return Rendered(text, tuple(widen(text, spans, filled)), marks)
+
+
+def _cut(marker: Marker, last: Sequence[Message]) -> list[Json]:
+    """The last dummy message with the cut mark where its own text ends."""
+    result: list[Json] = []
+    for message in marker.messages(last, marked=False):
+        calls = message.get("tool_calls")
+        if not calls:
+            result.append({**message, "content": message["content"] + marker.marks.cut})
+            continue
+        function = {**calls[-1]["function"], "arguments": {"x": marker.marks.cut}}
+        result.append({**message, "tool_calls": [*calls[:-1], {**calls[-1], "function": function}]})
+    return result

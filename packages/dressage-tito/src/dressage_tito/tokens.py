@@ -1,0 +1,176 @@
+"""Text to ids and back, with control ids only where the caller says so.
+
+Every added token of at least two visible characters is a *control literal* (``<|im_end|>``, and also those that a
+tokenizer does not call special, such as ``<tool_call>`` or ``<think>``): its id stands for structure, so it may come
+from a template's frame only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from dressage_tito.errors import FolderError
+from dressage_tito.folder import TokenizerFolder
+
+Span = tuple[int, int]
+
+
+class Tokens:
+    """A tokenizer split in two: control literals, and everything else as plain text."""
+
+    def __init__(self, folder: TokenizerFolder) -> None:
+        added: list[dict[str, Any]] = folder.tokenizer["added_tokens"]
+        control = [item for item in added if _is_control(str(item["content"]))]
+        plain = [item for item in added if not _is_control(str(item["content"]))]
+        self.control_ids: dict[str, int] = {str(item["content"]): int(item["id"]) for item in control}
+        self._control_set = frozenset(self.control_ids.values())
+        self._full = _build(folder, added)
+        self._plain = _build(folder, plain)
+        self.literals = _literal_pattern(control, spaces=False)
+        self._frame_literals = _literal_pattern(control, spaces=True)
+        vocabulary = self._full.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+
+    def id_of(self, text: str) -> int | None:
+        """The id of a token given by its text, or None."""
+        found = self._full.token_to_id(text)
+        return None if found is None else int(found)
+
+    def is_control(self, token: int) -> bool:
+        """Whether the id belongs to a control literal."""
+        return token in self._control_set
+
+    def decode(self, ids: Sequence[int] | NDArray[np.int32]) -> str:
+        """All ids as text, control ids spelled out; bytes that are no UTF-8 become U+FFFD."""
+        values = ids.tolist() if isinstance(ids, np.ndarray) else [int(token) for token in ids]
+        return str(self._full.decode(values, skip_special_tokens=False))
+
+    def encode_reference(self, text: str) -> list[int]:
+        """The ids that the unsplit tokenizer gives (control literals parsed everywhere): for comparison only."""
+        return list(self._full.encode(text, add_special_tokens=False).ids)
+
+    def encode(
+        self, text: str, content: Sequence[Span], escape: str
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Ids int32 [T] and frame bool [T] of a rendered text.
+
+        ``content`` are the spans that are message content, ordered and apart; ``escape`` is a character that
+        breaks control literals inside content and is taken out here. Text between two control literals of
+        the frame is encoded as one run, so that merges over the border of frame and content are the full
+        render's.
+        """
+        flags = np.zeros(len(text) + 1, dtype=np.bool_)
+        for start, end in content:
+            flags[start:end] = True
+        ids: list[NDArray[np.int32]] = []
+        frame: list[NDArray[np.bool_]] = []
+        position = 0
+        for start, end, token in self._frame_matches(text, content):
+            self._encode_run(text[position:start], flags[position:start], escape, ids, frame)
+            ids.append(np.array([token], dtype=np.int32))
+            frame.append(np.ones(1, dtype=np.bool_))
+            position = end
+        self._encode_run(text[position:], flags[position:-1], escape, ids, frame)
+        if not ids:
+            return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_)
+        return np.concatenate(ids), np.concatenate(frame)
+
+    def _frame_matches(self, text: str, content: Sequence[Span]) -> list[tuple[int, int, int]]:
+        """(start, end, id) of the control literals that lie wholly in the frame."""
+        matches = []
+        position = 0
+        for start, end in [*content, (len(text), len(text))]:
+            for match in self._frame_literals.finditer(text, position, start):
+                literal = match.group()
+                token = self.control_ids.get(literal)
+                if token is None:
+                    token = self.control_ids[literal.strip()]
+                matches.append((match.start(), match.end(), token))
+            position = end
+        return matches
+
+    def _encode_run(
+        self,
+        text: str,
+        flags: NDArray[np.bool_],
+        escape: str,
+        ids: list[NDArray[np.int32]],
+        frame: list[NDArray[np.bool_]],
+    ) -> None:
+        if escape in text:
+            keep = np.fromiter((char != escape for char in text), dtype=np.bool_, count=len(text))
+            flags, text = flags[keep], text.replace(escape, "")
+        if not text:
+            return
+        tokens, offsets = self._encode_plain(text)
+        seen = np.concatenate(([0], np.cumsum(flags)))
+        bounds = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+        ids.append(np.array(tokens, dtype=np.int32))
+        frame.append(seen[bounds[:, 1]] == seen[bounds[:, 0]])
+
+    def _encode_plain(self, text: str) -> tuple[list[int], list[Span]]:
+        """Encode with no control literal recognised.
+
+        A vocabulary that holds a control literal as an ordinary piece could still make it: the text is then cut
+        inside the piece.
+        """
+        encoding = self._plain.encode(text, add_special_tokens=False)
+        tokens, offsets = list(encoding.ids), list(encoding.offsets)
+        if self._control_set.isdisjoint(tokens):
+            return tokens, offsets
+        start, end = next(offsets[i] for i, token in enumerate(tokens) if token in self._control_set)
+        if end - start < 2:
+            raise UnbreakableTokenError(text[start:end])
+        cut = start + 1
+        left, left_offsets = self._encode_plain(text[:cut])
+        right, right_offsets = self._encode_plain(text[cut:])
+        return left + right, left_offsets + [(a + cut, b + cut) for a, b in right_offsets]
+
+
+class UnbreakableTokenError(Exception):
+    """Plain text that the vocabulary can only write as a control id (internal: becomes a Refusal)."""
+
+
+def _is_control(literal: str) -> bool:
+    return len(literal.strip()) >= 2
+
+
+def _literal_pattern(added: list[dict[str, Any]], *, spaces: bool) -> re.Pattern[str]:
+    """Leftmost, longest first; with ``spaces`` the literals that swallow neighbouring blanks do so."""
+    parts = []
+    for item in sorted(added, key=lambda item: -len(str(item["content"]))):
+        part = re.escape(str(item["content"]))
+        if spaces and item.get("single_word"):
+            part = rf"(?<!\w){part}(?!\w)"
+        if spaces and item.get("lstrip"):
+            part = rf"\s*{part}"
+        if spaces and item.get("rstrip"):
+            part = rf"{part}\s*"
+        parts.append(part)
+    return re.compile("|".join(parts) if parts else r"(?!)")
+
+
+def _build(folder: TokenizerFolder, added: list[dict[str, Any]]) -> Tokenizer:
+    source = json.dumps({**folder.tokenizer, "added_tokens": added, "truncation": None, "padding": None})
+    where = str(folder.path / "tokenizer.json")
+    try:
+        tokenizer = Tokenizer.from_str(source)
+    except Exception as error:  # tokenizers raises plain Exception
+        raise FolderError(
+            where, f"the tokenizers library refuses it ({error})", "Update tokenizers or save the file again."
+        ) from error
+    for item in added:
+        if tokenizer.token_to_id(str(item["content"])) != item["id"]:
+            raise FolderError(
+                where,
+                f"the added token {item['content']!r} has id {item['id']}, which the vocabulary does not allow",
+                "Save the tokenizer again in its fast form, so that its files agree.",
+            )
+    return tokenizer
