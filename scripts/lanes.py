@@ -1,6 +1,6 @@
-"""One package alone, three ways: ``python3 scripts/lanes.py dressage-proxy [--lane isolated|declared|wheel]``.
+"""One package alone, three ways: ``python3 scripts/lanes.py dressage-proxy [--lane wheel]``.
 
-- ``isolated``: an environment with the package, its declared dependencies and its own test group runs its tests.
+- ``isolated``: its tests run where only it, its declared dependencies and its test group are installed.
 - ``declared``: deptry compares what the sources import with what the package declares.
 - ``wheel``: the built wheel, installed outside the repository, is imported and used without the sources.
 """
@@ -42,7 +42,7 @@ class LaneError(AssertionError):
 
 
 def _say(command: Sequence[str | Path], cwd: Path, what: str) -> str:
-    """Run a check away from this process's environment; its failure is a :class:`LaneError` with its output."""
+    """Run a check, free of this process's Python settings; its failure carries its output."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -77,24 +77,36 @@ def _environment(
     return venv
 
 
+def _editable(m: Member) -> list[str | Path]:
+    return [part for each in closure(m, members()) for part in ("--editable", each.folder)]
+
+
 def isolated(uv: Uv, m: Member, python: Path) -> str:
-    """The package's own tests, with its declared dependencies and its test group, nothing else. Their last line."""
-    editable = [part for each in closure(m, members()) for part in ("--editable", each.folder)]
+    """The last line of the package's own tests, run with its dependencies and its test group alone."""
+    editable = _editable(m)
     group = f"{m.folder / 'pyproject.toml'}:test"
     venv = _environment(
         uv, m, "isolated", python, *PINS, *editable, "--group", group, needs_torch=m.needs_torch
     )
-    command = [venv_python(venv), "-m", "pytest", "-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT]
+    command: list[str | Path] = [
+        venv_python(venv),
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        ROOT / "pyproject.toml",
+        "--rootdir",
+        ROOT,
+    ]
     said = _say([*command, "-p", "no:cacheprovider", m.folder / "tests"], ROOT, f"{m.name}'s own tests")
     return said.splitlines()[-1]
 
 
 def declared(uv: Uv, m: Member, python: Path) -> str:
     """deptry over the sources, in an environment that has the package and its dependencies."""
-    editable = [part for each in closure(m, members()) for part in ("--editable", each.folder)]
-    requirements = [*PINS, *editable, "deptry>=0.20"]
+    requirements = [*PINS, *_editable(m), "deptry>=0.20"]
     venv = _environment(uv, m, "declared", python, *requirements, needs_torch=m.needs_torch)
-    command = [venv / "bin" / "deptry", "src", "--known-first-party", m.module, "--no-ansi"]
+    command: list[str | Path] = [venv / "bin" / "deptry", "src", "--known-first-party", m.module, "--no-ansi"]
     _say(command, m.folder, f"{m.name}'s declared dependencies")
     return "what it imports is what it declares"
 

@@ -1,4 +1,4 @@
-"""Everything that a change must hold before it is tested: ``python scripts/lint.py [check …]``. Exit 0 iff all hold."""
+"""What a change must hold before it is tested: ``python scripts/lint.py [check …]``. Exit 0 iff all hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def arrows() -> bool:
 
 
 def declared() -> bool:
-    return all([_declared(m) for m in members()])
+    held = [_declared(m) for m in members()]
+    return all(held)
 
 
 def _declared(m: Member) -> bool:

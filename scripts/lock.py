@@ -17,7 +17,7 @@ FORBIDDEN = re.compile(r"://|^-e |^(--index|--extra-index|--find-links)| @ |(?:^
 
 
 def export(uv_program: str, env: dict[str, str]) -> str:
-    """What uv resolves for every member and group, on every supported Python, less torch and what only it needs."""
+    """What uv resolves for every member, group and Python, less torch and what only torch needs."""
     command = [
         uv_program,
         "export",

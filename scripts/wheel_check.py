@@ -51,7 +51,7 @@ def check_files(dist: Distribution, package: str) -> None:
 
 def run_example(dist: Distribution) -> None:
     """The README's python block, in an empty folder."""
-    body = dist.metadata.get_payload()
+    body = dist.metadata.json.get("description")
     if not isinstance(body, str) or not (example := re.search(r"```python\n(.*?)```", body, re.DOTALL)):
         raise SystemExit("the README has no ```python example")
     with tempfile.TemporaryDirectory() as folder:
