@@ -1,4 +1,4 @@
-"""Token in, token out: chat messages to token ids and back, without ever re-tokenising what a model sampled."""
+"""Token in, token out: chat messages to ids and back, without ever re-tokenising what a model sampled."""
 
 from dressage_tito.codec import ChatCodec
 from dressage_tito.coerce import coerce_arguments

@@ -7,22 +7,23 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
-import numpy as np
-from numpy.typing import NDArray
-
-from dressage_tito.errors import FolderError
 from dressage_tito.folder import TokenizerFolder, read_folder
 from dressage_tito.messages import Encoded, Message, ParsedTurn, Refusal, Tool, ToolCall
 from dressage_tito.parse import Grammar, parse_text
 from dressage_tito.profile import Profile, infer_profile
 from dressage_tito.rendering import Rendered, Renderer
 from dressage_tito.template import RESERVED, ChatTemplate, Clock
-from dressage_tito.tokens import Tokens, UnbreakableTokenError
+from dressage_tito.unbreakable import UnbreakableTokenError
 
-Ids = Sequence[int] | NDArray[np.int32]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dressage_tito.tokens import Tokens
+
+    Ids = Sequence[int] | NDArray[np.int32]
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
@@ -62,16 +63,11 @@ class ChatCodec:
         ``template_kwargs`` (e.g. ``{"enable_thinking": False}``) hold for every call. ``clock`` answers
         templates that print a date. Raises FolderError (names the file and the fix) or ProfileError.
         """
+        from dressage_tito.tokens import Tokens  # loads numpy and tokenizers: not at import
+
         kwargs = _checked_kwargs(template_kwargs)
         folder = read_folder(path)
-        try:
-            template = ChatTemplate(folder.templates, folder.special, clock)
-        except jinja2.TemplateSyntaxError as error:
-            raise FolderError(
-                str(folder.path),
-                f"the chat template does not compile (line {error.lineno}: {error.message})",
-                "Mend the template in chat_template.jinja or tokenizer_config.json.",
-            ) from error
+        template = ChatTemplate(folder.templates, folder.special, clock, str(folder.path))
         tokens = Tokens(folder)
         return cls(folder, template, tokens, infer_profile(folder, template, tokens, kwargs), kwargs)
 
@@ -185,7 +181,7 @@ class ChatCodec:
         )
 
     def tools_hash(self, tools: Sequence[Tool] | None) -> str:
-        """blake2b-128 of the tool list as the template would print it (order and numbers kept); "" for none."""
+        """blake2b-128 of the tool list as it would be printed (order and numbers kept); "" for none."""
         if not tools:
             return ""
         text = json.dumps(list(tools), ensure_ascii=False)
@@ -275,18 +271,25 @@ class ChatCodec:
         if not first or not self._tokens.is_control(first[0]):
             return Refusal(
                 "closing_not_a_control_token",
-                "the chat template closes a turn with plain text, so where a sampled turn ends cannot be proven",
+                "the chat template closes a turn with plain text, so a sampled turn's end cannot be proven",
             )
         for count in range(min(len(end), len(first)), 0, -1):
             if end[-count:] == first[:count]:
                 return Encoded(tail.ids[count:], tail.frame[count:], tail.reasoning_open)
-        if end[-1] in self.profile.stop_ids:
+        if self._ends_a_turn(end[-1]):
             return Refusal(
                 "stop_mismatch",
-                f"the turn stopped on id {end[-1]} ({self.decode(end[-1:])!r}), but the chat template goes on with "
-                f"id {first[0]} ({self.decode(first[:1])!r})",
+                f"the turn stopped on id {end[-1]} ({self.decode(end[-1:])!r}), but the chat template goes on "
+                f"with id {first[0]} ({self.decode(first[:1])!r})",
             )
         return tail
+
+    def _ends_a_turn(self, token: int) -> bool:
+        """A stop id, or a special id that no generation prompt ends with: what follows it is not known."""
+        if token in self.profile.stop_ids:
+            return True
+        literal = self._tokens.special_ids.get(token)
+        return literal is not None and not self.profile.generation_prompt.endswith(literal)
 
 
 def _as_system(message: Message) -> Message:

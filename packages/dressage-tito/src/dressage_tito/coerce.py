@@ -1,9 +1,10 @@
 """Argument types by the tool's JSON schema.
 
-The rule: a *string* value whose schema admits no string, and that spells a value of an admitted type exactly, becomes
-that value. Everything else stays as it was written: a string where the schema admits strings or names no type
-(``any`` stays text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says so), a value that
-was no string to begin with. Truth values may be spelled in any case, since models write Python's.
+The rule: a *string* value whose schema admits no string, and that spells a value of an admitted type exactly,
+becomes that value. Everything else stays as it was written: a string where the schema admits strings or names
+no type (``any`` stays text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says
+so), a value that was no string to begin with. Truth values may be spelled in any case, since models write
+Python's.
 """
 
 from __future__ import annotations

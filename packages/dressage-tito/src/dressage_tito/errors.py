@@ -18,7 +18,7 @@ class TitoError(Exception):
 
 
 class FolderError(TitoError, ValueError):
-    """A tokenizer folder lacks something or holds something broken. ``path`` is the file, ``fix`` the remedy."""
+    """A tokenizer folder lacks something or is broken. ``path`` is the file, ``fix`` the remedy."""
 
     def __init__(self, path: str, problem: str, fix: str) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class ProfileError(TitoError, ValueError):
 
 
 class MessageError(TitoError, ValueError):
-    """A chat message is not valid. ``field`` is its path (``messages[3].content``), ``fix`` says what to send."""
+    """A chat message is not valid. ``field`` is its path (``messages[3].content``), ``fix`` the remedy."""
 
     def __init__(self, field: str, fix: str) -> None:
         self.field = field

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face tokenizer folder: tokenizer.json, its config, its chat template. Never asks a network."""
+"""Reads a Hugging Face tokenizer folder: tokenizer.json, config, chat template. Never asks a network."""
 
 from __future__ import annotations
 

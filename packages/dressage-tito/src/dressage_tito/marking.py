@@ -1,9 +1,9 @@
 """Marks that keep frame and content apart while both go through a chat template as one text.
 
-Content goes in with two kinds of marks, single characters that occur nowhere in the conversation: an *escape* inside
-every control literal that content spells (so that neither the template nor the encoder takes it for structure), and
-*start* / *end* marks around it (so that its place in the render is known). A render without start and end marks
-shows that they changed nothing.
+Content goes in with two kinds of marks, single characters that occur nowhere in the conversation: an *escape*
+inside every control literal that content spells (so that neither the template nor the encoder takes it for
+structure), and *start* / *end* marks around it (so that its place in the render is known). A render without
+start and end marks shows that they changed nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dressage_tito.template import Json
 
 Span = tuple[int, int]
 
-# Unicode noncharacters and the end of a private plane: text holds them only by malice, and then others are taken.
+# Unicode noncharacters and the end of a private plane: where a text holds some, others are taken.
 _POOL = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0x10FF00, 0x10FFFE))]
 
 
@@ -150,7 +150,7 @@ def unmark(text: str, marks: Marks) -> tuple[str, list[Span]]:
 
 
 def widen(text: str, spans: Sequence[Span], contents: Sequence[str]) -> list[Span]:
-    """Let spans take in the blanks at their content's ends (which marks leave outside) where they are printed."""
+    """Let spans take in the blanks at their content's ends, which marks leave outside, where printed."""
     wide: list[Span] = []
     position = index = 0
     for start, end in spans:

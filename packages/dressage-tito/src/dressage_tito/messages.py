@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # loaded when first needed, so that importing the package stays fast
+    import numpy as np
+    from numpy.typing import NDArray
 
 Tool = Mapping[str, Any]
 """One OpenAI function tool: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
@@ -78,6 +79,8 @@ def concat_encoded(parts: Sequence[Encoded]) -> Encoded:
     """Join deltas; ``reasoning_open`` is the last one's. Raises ValueError on an empty sequence."""
     if not parts:
         raise ValueError("parts is empty: give at least one Encoded")
+    import numpy as np
+
     return Encoded(
         ids=np.concatenate([p.ids for p in parts]),
         frame=np.concatenate([p.frame for p in parts]),

@@ -1,7 +1,7 @@
 """A sampled turn's text as content, reasoning and tool calls.
 
-One pure function of the whole text, so that how a turn arrived (streamed or not, split anywhere) changes nothing.
-Whether the turn begins inside reasoning is told by the prompt's tail, never read from the output.
+One pure function of the whole text, so that how a turn arrived (streamed or not, split anywhere) changes
+nothing. Whether the turn begins inside reasoning is told by the prompt's tail, never read from the output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_text(
     finish_reason: str,
     tools: Sequence[Tool] | None = None,
 ) -> ParsedTurn:
-    """Parse a turn's text (without its closing token). Nothing is lost: what does not parse stays in content."""
+    """Parse a turn's text (no closing token). What does not parse stays in content, with a warning."""
     warnings: list[str] = []
     reasoning, rest = _split_reasoning(text, grammar.reasoning_tags, reasoning_open, warnings)
     if rest is None:
@@ -160,7 +160,7 @@ class _CallScan:
             self._warnings.append("incomplete_tool_call: a call without its end was left in the content")
             return len(self._text)
         self._warnings.append(
-            "malformed_tool_call: a call that is no JSON object with a name was left in the content"
+            "malformed_tool_call: a call that is no object with a name was left in the content"
         )
         return end + len(_CALL_CLOSE)
 

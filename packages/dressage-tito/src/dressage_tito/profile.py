@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dressage_tito.errors import ProfileError
 from dressage_tito.folder import TokenizerFolder
 from dressage_tito.template import ChatTemplate, Json, RenderError
-from dressage_tito.tokens import Tokens
+
+if TYPE_CHECKING:
+    from dressage_tito.tokens import Tokens
 
 ToolGrammar = Literal["hermes", "none", "unknown"]
 Retention = Literal["keeps", "strips", "none"]
@@ -47,8 +49,8 @@ class Profile:
     reasoning_field: str
     """The message key that the template reads reasoning from; "" where it reads none."""
     thinking_in_history: Retention
-    """What the template does with an earlier turn's reasoning. The codec keeps what was sampled (append-only);
-    ``strips`` therefore is a declared difference to a full render."""
+    """What the template does with an earlier turn's reasoning. The codec keeps what was sampled
+    (append-only); ``strips`` therefore is a declared difference to a full render."""
     tool_grammar: ToolGrammar
     bos: Literal["template", "none"]
     developer_role: bool

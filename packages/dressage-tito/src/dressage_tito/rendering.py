@@ -22,7 +22,7 @@ from dressage_tito.template import ChatTemplate, Json, RenderError
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Text in which ``marks.escape`` still breaks content's control literals, and the content's spans in it."""
+    """Text in which ``marks.escape`` still breaks content's control literals, and content's spans in it."""
 
     text: str
     spans: tuple[Span, ...]
@@ -62,17 +62,14 @@ class Renderer:
         head = [*marker.messages(before[:-1], marked=False), *_cut(marker, before[-1:])]
         escaped_tools = marker.tools(tools)
         try:
-            bare = self.template.render(
-                [*head, *marker.messages(messages, marked=False)],
-                escaped_tools,
-                generation=True,
-                kwargs=kwargs,
-            )
-            marked = self.template.render(
-                [*head, *marker.messages(messages, marked=True)],
-                escaped_tools,
-                generation=True,
-                kwargs=kwargs,
+            bare, marked = (
+                self.template.render(
+                    [*head, *marker.messages(messages, marked=with_marks)],
+                    escaped_tools,
+                    generation=True,
+                    kwargs=kwargs,
+                )
+                for with_marks in (False, True)
             )
         except RenderError as error:
             return Refusal("template_error", f"the chat template refuses the conversation: {error}")

@@ -1,8 +1,8 @@
 """Text to ids and back, with control ids only where the caller says so.
 
-Every added token of at least two visible characters is a *control literal* (``<|im_end|>``, and also those that a
-tokenizer does not call special, such as ``<tool_call>`` or ``<think>``): its id stands for structure, so it may come
-from a template's frame only.
+Every added token of at least two visible characters is a *control literal* (``<|im_end|>``, and also those
+that a tokenizer does not call special, such as ``<tool_call>`` or ``<think>``): its id stands for structure,
+so it may come from a template's frame only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from dressage_tito.errors import FolderError
 from dressage_tito.folder import TokenizerFolder
+from dressage_tito.unbreakable import UnbreakableTokenError
 
 Span = tuple[int, int]
 
@@ -30,6 +31,9 @@ class Tokens:
         control = [item for item in added if _is_control(str(item["content"]))]
         plain = [item for item in added if not _is_control(str(item["content"]))]
         self.control_ids: dict[str, int] = {str(item["content"]): int(item["id"]) for item in control}
+        self.special_ids: dict[int, str] = {
+            int(item["id"]): str(item["content"]) for item in control if item.get("special")
+        }
         self._control_set = frozenset(self.control_ids.values())
         self._full = _build(folder, added)
         self._plain = _build(folder, plain)
@@ -53,7 +57,7 @@ class Tokens:
         return str(self._full.decode(values, skip_special_tokens=False))
 
     def encode_reference(self, text: str) -> list[int]:
-        """The ids that the unsplit tokenizer gives (control literals parsed everywhere): for comparison only."""
+        """The unsplit tokenizer's ids (control literals parsed everywhere): for comparison only."""
         return list(self._full.encode(text, add_special_tokens=False).ids)
 
     def encode(
@@ -118,8 +122,8 @@ class Tokens:
     def _encode_plain(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode with no control literal recognised.
 
-        A vocabulary that holds a control literal as an ordinary piece could still make it: the text is then cut
-        inside the piece.
+        A vocabulary that holds a control literal as an ordinary piece could still make it: the text is then
+        cut inside the piece.
         """
         encoding = self._plain.encode(text, add_special_tokens=False)
         tokens, offsets = list(encoding.ids), list(encoding.offsets)
@@ -132,10 +136,6 @@ class Tokens:
         left, left_offsets = self._encode_plain(text[:cut])
         right, right_offsets = self._encode_plain(text[cut:])
         return left + right, left_offsets + [(a + cut, b + cut) for a, b in right_offsets]
-
-
-class UnbreakableTokenError(Exception):
-    """Plain text that the vocabulary can only write as a control id (internal: becomes a Refusal)."""
 
 
 def _is_control(literal: str) -> bool:
@@ -170,7 +170,7 @@ def _build(folder: TokenizerFolder, added: list[dict[str, Any]]) -> Tokenizer:
         if tokenizer.token_to_id(str(item["content"])) != item["id"]:
             raise FolderError(
                 where,
-                f"the added token {item['content']!r} has id {item['id']}, which the vocabulary does not allow",
+                f"the added token {item['content']!r} has id {item['id']}, which the vocabulary rules out",
                 "Save the tokenizer again in its fast form, so that its files agree.",
             )
     return tokenizer

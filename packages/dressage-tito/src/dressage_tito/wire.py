@@ -19,8 +19,8 @@ _IGNORED = {"annotations", "cache_control", "index", "provider_specific_fields",
 def message_from_json(obj: object, where: str = "messages[0]") -> Message:
     """A canonical message from an OpenAI-style one.
 
-    Content may be text, null, missing, or a list of text parts (joined without a separator, as templates print
-    them): absent content is "". Raises MessageError, which names the field by ``where`` and says what to send.
+    Content may be text, null, missing, or a list of text parts (joined without a separator, as templates
+    print them): absent content is "". Raises MessageError, which names the field by ``where`` and the fix.
     """
     if not isinstance(obj, Mapping):
         raise MessageError(where, f"is {_kind(obj)}; send an object with role and content")
