@@ -109,6 +109,13 @@ class ChatCodec:
         """All ids as text, control ids spelled out; bytes that are no UTF-8 become U+FFFD."""
         return self._tokens.decode(ids)
 
+    def encode_sample(self, text: str) -> list[int]:
+        """The canonical ids of a model's own text, control literals as control ids.
+
+        For examples, tests and supervised targets alone: what an engine sampled is never encoded again.
+        """
+        return self._tokens.encode_reference(text)
+
     def start(
         self,
         messages: Sequence[Message],
@@ -271,7 +278,7 @@ class ChatCodec:
         if not first or not self._tokens.is_control(first[0]):
             return Refusal(
                 "closing_not_a_control_token",
-                "the chat template closes a turn with plain text, so a sampled turn's end cannot be proven",
+                "the chat template closes a turn with plain text, so a turn's end cannot be proven",
             )
         for count in range(min(len(end), len(first)), 0, -1):
             if end[-count:] == first[:count]:
