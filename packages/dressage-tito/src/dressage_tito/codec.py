@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dressage_tito.folder import TokenizerFolder, read_folder
-from dressage_tito.messages import Encoded, Message, ParsedTurn, Refusal, Tool, ToolCall
+from dressage_tito.messages import Encoded, Message, ParsedTurn, Refusal, Tool
 from dressage_tito.parse import Grammar, parse_text
 from dressage_tito.profile import Profile, infer_profile
 from dressage_tito.rendering import Rendered, Renderer
-from dressage_tito.template import RESERVED, ChatTemplate, Clock
+from dressage_tito.template import RESERVED, ChatTemplate, Clock, RenderError
 from dressage_tito.unbreakable import UnbreakableTokenError
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ class ChatCodec:
         return frozenset(self._tokens.control_ids.values())
 
     @property
+    def control_literals(self) -> frozenset[str]:
+        """Their texts."""
+        return frozenset(self._tokens.control_ids)
+
+    @property
     def tokenizer_hash(self) -> str:
         """blake2b-128 of tokenizer.json."""
         return self._folder.tokenizer_hash
@@ -115,6 +120,26 @@ class ChatCodec:
         For examples, tests and supervised targets alone: what an engine sampled is never encoded again.
         """
         return self._tokens.encode_reference(text)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The ids of a text in which no control literal is recognised."""
+        return self._tokens.encode_plain(text)
+
+    def reference_text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        generation: bool = True,
+    ) -> str | Refusal:
+        """The template's own render of a whole conversation, as Hugging Face tokenizers give it.
+
+        For comparison: content is not kept from spelling control literals here.
+        """
+        try:
+            return self._renderer.reference(self._roles(messages), tools, self._kwargs, generation=generation)
+        except RenderError as error:
+            return Refusal("template_error", str(error))
 
     def start(
         self,
@@ -154,7 +179,7 @@ class ChatCodec:
             return refusal
         if len(prefix_ids) == 0:
             return Refusal("empty_prefix", "prefix_ids is empty: use start for the first call")
-        tail = self._tail(self._roles(appended), tools, kwargs)
+        tail = self._renderer.tail(self._roles(appended), tools, kwargs, self.profile)
         if isinstance(tail, Refusal):
             return tail
         encoded = self._encoded(tail)
@@ -234,42 +259,6 @@ class ChatCodec:
         tail = rendered.text[last:]
         return tail.rfind(opening) > tail.rfind(closing)
 
-    def _tail(
-        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Mapping[str, Any]
-    ) -> Rendered | Refusal:
-        """What the template prints after a finished assistant turn's own text, for these messages."""
-        dummy = self._dummy(appended)
-        rendered = self._renderer.render(
-            appended, tools if self.profile.tools_in_tail else None, kwargs, before=dummy
-        )
-        if isinstance(rendered, Refusal):
-            return rendered
-        position = rendered.text.find(rendered.marks.cut)
-        if position < 0:
-            return Refusal(
-                "template_shape", "the chat template does not print the turn before what is appended"
-            )
-        tail = rendered.after(position + 1)
-        if dummy[-1].tool_calls:
-            close = tail.text.find(self.profile.turn_close_text)
-            if close < 0:
-                return Refusal("template_shape", "the chat template does not close a turn of tool calls")
-            tail = tail.after(close)
-        return tail
-
-    def _dummy(self, appended: Sequence[Message]) -> list[Message]:
-        """A user message and an assistant turn to render the appended messages behind."""
-        calls: list[ToolCall] = []
-        if self.profile.calls_before_tool:
-            for message in appended:
-                if message.role != "tool":
-                    break
-                calls.append(
-                    ToolCall(message.tool_call_id or "call00001", message.name or "f", {"x": ""}, "")
-                )
-        reply = Message("assistant", "" if calls else "ok", tool_calls=tuple(calls))
-        return [Message("user", "hi"), reply]
-
     def _joined(self, prefix_ids: Ids, tail: Encoded) -> Encoded | Refusal:
         """Take off what the prefix already ends with: the id that the model stopped on."""
         longest = max(1, len(self.profile.turn_close_ids))
@@ -278,7 +267,7 @@ class ChatCodec:
         if not first or not self._tokens.is_control(first[0]):
             return Refusal(
                 "closing_not_a_control_token",
-                "the chat template closes a turn with plain text, so a turn's end cannot be proven",
+                "the chat template closes a turn with plain text: its end cannot be proven",
             )
         for count in range(min(len(end), len(first)), 0, -1):
             if end[-count:] == first[:count]:

@@ -16,7 +16,8 @@ from dressage_tito.marking import (
     unmark,
     widen,
 )
-from dressage_tito.messages import Message, Refusal, Tool
+from dressage_tito.messages import Message, Refusal, Tool, ToolCall
+from dressage_tito.profile import Profile
 from dressage_tito.template import ChatTemplate, Json, RenderError
 
 
@@ -75,6 +76,39 @@ class Renderer:
             return Refusal("template_error", f"the chat template refuses the conversation: {error}")
         return self._located(marker, messages, bare, marked)
 
+    def tail(
+        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, profile: Profile
+    ) -> Rendered | Refusal:
+        """What the template prints after an earlier assistant turn's own text, for these messages.
+
+        The turn's closing comes first. The history before it is a dummy: two short messages.
+        """
+        dummy = _dummy(appended, with_calls=profile.calls_before_tool)
+        rendered = self.render(appended, tools if profile.tools_in_tail else None, kwargs, before=dummy)
+        if isinstance(rendered, Refusal):
+            return rendered
+        position = rendered.text.find(rendered.marks.cut)
+        if position < 0:
+            return Refusal(
+                "template_shape", "the chat template does not print the turn before what is appended"
+            )
+        tail = rendered.after(position + 1)
+        if not dummy[-1].tool_calls:
+            return tail
+        close = tail.text.find(profile.turn_close_text)
+        if close < 0:
+            return Refusal("template_shape", "the chat template does not close a turn of tool calls")
+        return tail.after(close)
+
+    def reference(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, *, generation: bool
+    ) -> str:
+        """The template's own render, nothing escaped or marked. Raises RenderError."""
+        marker = Marker(Marks("", "", "", ""), re.compile("(?!)"), self.reasoning_field)
+        return self.template.render(
+            marker.messages(messages, marked=False), marker.tools(tools), generation=generation, kwargs=kwargs
+        )
+
     def _located(
         self, marker: Marker, messages: Sequence[Message], bare: str, marked: str
     ) -> Rendered | Refusal:
@@ -97,6 +131,16 @@ class Renderer:
                 f"the chat template does not print messages[{index}] (role {messages[index].role}) as it is",
             )
         return Rendered(text, tuple(widen(text, spans, filled)), marks)
+
+
+def _dummy(appended: Sequence[Message], *, with_calls: bool) -> list[Message]:
+    """A user message and an assistant turn (with the calls that leading tool messages answer)."""
+    calls: list[ToolCall] = []
+    for message in appended if with_calls else ():
+        if message.role != "tool":
+            break
+        calls.append(ToolCall(message.tool_call_id or "call00001", message.name or "f", {"x": ""}, ""))
+    return [Message("user", "hi"), Message("assistant", "" if calls else "ok", tool_calls=tuple(calls))]
 
 
 def _cut(marker: Marker, last: Sequence[Message]) -> list[Json]:

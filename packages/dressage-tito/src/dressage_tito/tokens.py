@@ -60,6 +60,10 @@ class Tokens:
         """The unsplit tokenizer's ids (control literals parsed everywhere): for comparison only."""
         return list(self._full.encode(text, add_special_tokens=False).ids)
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Ids of a text with no control literal recognised. Raises UnbreakableTokenError."""
+        return self._encode_plain(text)[0]
+
     def encode(
         self, text: str, content: Sequence[Span], escape: str
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:

@@ -1,0 +1,67 @@
+"""The ``dressage-tito`` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from dressage_tito.errors import TitoError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 certified, 1 not certified or not loadable, 2 wrong usage."""
+    parser = argparse.ArgumentParser(prog="dressage-tito", description="Token in, token out.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    certify_parser = commands.add_parser(
+        "certify", help="try a tokenizer and its chat template on made-up conversations"
+    )
+    certify_parser.add_argument("path", metavar="PATH", help="a Hugging Face tokenizer folder")
+    certify_parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    certify_parser.add_argument("--conversations", type=_positive, default=150, metavar="N")
+    certify_parser.add_argument("--seed", type=int, default=0, metavar="N")
+    arguments = parser.parse_args(argv)
+    try:
+        return _certify(arguments)
+    except TitoError as error:
+        if arguments.json:
+            print(json.dumps({"certified": False, "error": str(error)}, ensure_ascii=False))
+        else:
+            print(f"dressage-tito: {error}", file=sys.stderr)
+        return 1
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def _certify(arguments: argparse.Namespace) -> int:
+    from dressage_tito.certify import CHECKS, certify
+
+    report = certify(arguments.path, conversations=arguments.conversations, seed=arguments.seed)
+    if arguments.json:
+        print(json.dumps({"certified": report.certified, **asdict(report)}, ensure_ascii=False, indent=1))
+        return 0 if report.certified else 1
+    print(f"tokenizer {report.tokenizer_hash}  template {report.template_hash}")
+    print(f"tools: {'yes' if report.supports_tools else 'refused'}")
+    for check in CHECKS:
+        print(f"  {check:8} {report.passed.get(check, 0)} passed")
+    for name, count in report.declared.items():
+        print(f"  declared difference {name}: {count}")
+    for reason, count in report.refused.items():
+        print(f"  refused {reason}: {count}")
+    for failure in report.failures:
+        print(f"FAILED {failure.check}: {failure.detail}")
+        for message in failure.messages:
+            print(f"    {json.dumps(message, ensure_ascii=False)}")
+    print("certified" if report.certified else "NOT certified")
+    return 0 if report.certified else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

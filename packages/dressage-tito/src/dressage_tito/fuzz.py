@@ -1,0 +1,194 @@
+"""Made-up conversations for certification: small, odd, and the same for the same seed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dressage_tito.messages import Message, Tool, ToolCall
+
+TOOLS: tuple[Tool, ...] = tuple(
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"Runs {name}.",
+            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+        },
+    }
+    for name in ("shell", "read_file")
+)
+
+_PIECES = (
+    "a",
+    "word",
+    "Hello, world!",
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    "\t",
+    "1234",
+    "naïve café",
+    "cafe\u0301",
+    "你好，世界",
+    "עברית",
+    "👩‍👩‍👧‍👦🏳️‍🌈",
+    "\u2028",
+    "\u00a0",
+    "{}",
+    '{"k": [1, {"q": "\\"x\\""}]}',
+    "```python\nprint(1)\n```",
+    "\\n",
+    "<b>",
+    "|>",
+    "<|",
+    "<",
+    "http://x.y/z?a=b&c",
+    "\u200d",
+    "Ａ",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Messages from outside, and the model's answer to them."""
+
+    appended: tuple[Message, ...]
+    reply: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Rounds, of which the first may begin with a system message; ``last`` is what nobody answered yet."""
+
+    rounds: tuple[Round, ...]
+    last: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+
+    def messages(self) -> list[Message]:
+        """All of them, in order."""
+        out: list[Message] = []
+        for item in self.rounds:
+            out += [*item.appended, item.reply]
+        return [*out, *self.last]
+
+
+class Fuzzer:
+    """Draws conversations. ``literals`` are control literals that user and tool text may spell."""
+
+    def __init__(
+        self, seed: int, literals: Sequence[str], *, tools: bool, reasoning: bool, system: bool
+    ) -> None:
+        self._random = random.Random(seed)
+        self._literals = list(literals)
+        self._tools = tools
+        self._reasoning = reasoning
+        self._system = system
+
+    def conversation(self, *, spelled: bool) -> Conversation:
+        """One conversation; with ``spelled`` its content spells control literals."""
+        draw = self._random
+        with_tools = self._tools and draw.random() < 0.6
+        rounds: list[Round] = []
+        appended: tuple[Message, ...] = (self._message("user", spelled),)
+        if self._system and draw.random() < 0.5:
+            appended = (self._message("system", spelled), *appended)
+        for _ in range(draw.randint(1, 4)):
+            reply = self._reply(with_tools)
+            rounds.append(Round(appended, reply))
+            appended = self._next(reply, spelled)
+        return Conversation(tuple(rounds), appended, TOOLS if with_tools else ())
+
+    def text(self, spelled: bool = False) -> str:
+        """A few odd pieces in a row."""
+        pool = [*_PIECES, *(self._literals if spelled else ())]
+        return "".join(self._random.choice(pool) for _ in range(self._random.randint(0, 6)))
+
+    def split(self, text: str) -> list[str]:
+        """The text cut at random places."""
+        pieces, position = [], 0
+        while position < len(text):
+            size = self._random.randint(1, 4)
+            pieces.append(text[position : position + size])
+            position += size
+        return pieces
+
+    def cut(self, size: int) -> int:
+        """A length at which a turn of ``size`` ids is cut."""
+        return self._random.randint(0, max(0, size - 1))
+
+    def _message(self, role: str, spelled: bool) -> Message:
+        return Message(role, self.text(spelled))
+
+    def _reply(self, with_tools: bool) -> Message:
+        draw = self._random
+        calls = tuple(self._call() for _ in range(draw.randint(0, 3))) if with_tools else ()
+        reasoning = self.text().strip() if self._reasoning and draw.random() < 0.5 else ""
+        return Message("assistant", self.text().strip(), reasoning=reasoning, tool_calls=calls)
+
+    def _call(self) -> ToolCall:
+        arguments: dict[str, Any] = {
+            "command": self.text(),
+            "options": {"deep": [1, None, True, self.text()]},
+        }
+        name = self._random.choice(["shell", "read_file"])
+        call_id = "".join(self._random.choice("abcdef0123456789") for _ in range(9))
+        return ToolCall(call_id, name, arguments, json.dumps(arguments, ensure_ascii=False))
+
+    def _next(self, reply: Message, spelled: bool) -> tuple[Message, ...]:
+        if not reply.tool_calls:
+            return (self._message("user", spelled),)
+        results = tuple(
+            Message("tool", self.text(spelled), tool_call_id=call.id, name=call.name)
+            for call in reply.tool_calls
+        )
+        return (*results, self._message("user", spelled)) if self._random.random() < 0.3 else results
+
+
+def smaller(conversation: Conversation) -> Iterator[Conversation]:
+    """Conversations with one thing less, the boldest cuts first."""
+    rounds = conversation.rounds
+    for index in range(len(rounds)):
+        if len(rounds) > 1:
+            yield replace(conversation, rounds=rounds[:index] + rounds[index + 1 :])
+    if conversation.tools and not any(item.reply.tool_calls for item in rounds):
+        yield replace(conversation, tools=())
+    for index, item in enumerate(rounds):
+        for appended in _smaller_messages(item.appended):
+            yield _with_round(conversation, index, replace(item, appended=appended))
+        for reply in _smaller_message(item.reply):
+            yield _with_round(conversation, index, replace(item, reply=reply))
+    for last in _smaller_messages(conversation.last):
+        yield replace(conversation, last=last)
+
+
+def _with_round(conversation: Conversation, index: int, item: Round) -> Conversation:
+    rounds = conversation.rounds
+    return replace(conversation, rounds=(*rounds[:index], item, *rounds[index + 1 :]))
+
+
+def _smaller_messages(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
+    for index in range(len(messages)):
+        if len(messages) > 1:
+            yield messages[:index] + messages[index + 1 :]
+    for index, message in enumerate(messages):
+        for less in _smaller_message(message):
+            yield (*messages[:index], less, *messages[index + 1 :])
+
+
+def _smaller_message(message: Message) -> Iterator[Message]:
+    if message.tool_calls:
+        yield replace(message, tool_calls=message.tool_calls[:-1])
+    if message.reasoning:
+        yield replace(message, reasoning="")
+    size = len(message.content)
+    if size > 1:
+        half = size // 2
+        yield replace(message, content=message.content[:half])
+        yield replace(message, content=message.content[half:])
+        yield replace(message, content=message.content[1:])
+        yield replace(message, content=message.content[:-1])
