@@ -1,1 +1,82 @@
 """Agent rollouts, whitebox and blackbox, that always end their sandbox lease."""
+
+from dressage_paddock.agent import Agent, Scene
+from dressage_paddock.errors import (
+    ContextOverflow,
+    GatewayError,
+    GatewayRefused,
+    GraderFailed,
+    InfrastructureError,
+    PaddockError,
+    RolloutStateError,
+    SandboxFailed,
+    StageError,
+    StageTimeout,
+    TaskError,
+    ToolError,
+)
+from dressage_paddock.events import OnEvent, RolloutEvent
+from dressage_paddock.failure import Ending, FailureClass, Stage, classify
+from dressage_paddock.gateway import GatewaySession, ModelGateway
+from dressage_paddock.messages import CallRequest, ChatMessage
+from dressage_paddock.paddock import Paddock, PaddockConfig
+from dressage_paddock.result import FinalizeInfo, Grader, GradeView, RolloutResult
+from dressage_paddock.retry import run_with_retries
+from dressage_paddock.rollout import Rollout
+from dressage_paddock.task import GraderOnly, PublicTask, RunnerOnly, Task, TaskLimits
+from dressage_paddock.toolprotocol import CallOutcome, NativeCallProtocol, TextCallProtocol, ToolProtocol
+from dressage_paddock.tools import ReadTool, ShellTool, Tool, ToolBounds, WriteTool, default_tools
+from dressage_paddock.whitebox import WhiteboxAgent, WhiteboxConfig, WhiteboxPaddock
+
+__all__ = [
+    "Agent",
+    "CallOutcome",
+    "CallRequest",
+    "ChatMessage",
+    "ContextOverflow",
+    "Ending",
+    "FailureClass",
+    "FinalizeInfo",
+    "GatewayError",
+    "GatewayRefused",
+    "GatewaySession",
+    "GradeView",
+    "Grader",
+    "GraderFailed",
+    "GraderOnly",
+    "InfrastructureError",
+    "ModelGateway",
+    "NativeCallProtocol",
+    "OnEvent",
+    "Paddock",
+    "PaddockConfig",
+    "PaddockError",
+    "PublicTask",
+    "ReadTool",
+    "Rollout",
+    "RolloutEvent",
+    "RolloutResult",
+    "RolloutStateError",
+    "RunnerOnly",
+    "SandboxFailed",
+    "Scene",
+    "ShellTool",
+    "Stage",
+    "StageError",
+    "StageTimeout",
+    "Task",
+    "TaskError",
+    "TaskLimits",
+    "TextCallProtocol",
+    "Tool",
+    "ToolBounds",
+    "ToolError",
+    "ToolProtocol",
+    "WhiteboxAgent",
+    "WhiteboxConfig",
+    "WhiteboxPaddock",
+    "WriteTool",
+    "classify",
+    "default_tools",
+    "run_with_retries",
+]

@@ -1,0 +1,67 @@
+"""Errors of dressage-paddock.
+
+::
+
+    PaddockError(Exception)
+    ├── TaskError(ValueError)            cannot be run as given; names the field and the fix
+    ├── RolloutStateError(RuntimeError)  a rollout was used before it began or after it ended
+    ├── ToolError(ValueError)            a tool call that is the model's mistake: its text goes to the model
+    └── StageError                       ends a rollout; the classifier (failure.py) gives its class
+        ├── InfrastructureError(RuntimeError)  gateway, sandbox or grader broke
+        │   ├── GatewayError(ConnectionError)  the gateway could not be reached or answered 5xx/429
+        │   ├── GatewayRefused                 the gateway refused the request; the same again will not help
+        │   ├── SandboxFailed                  the sandbox could not be made or died
+        │   └── GraderFailed                   the grader raised, timed out or gave no finite number
+        ├── ContextOverflow(ValueError)        the conversation no longer fits the model's context
+        └── StageTimeout(TimeoutError)         a stage used up its time
+"""
+
+from __future__ import annotations
+
+
+class PaddockError(Exception):
+    """Root of every error that this package raises."""
+
+
+class TaskError(PaddockError, ValueError):
+    """A task or configuration that cannot be run. The message names the field and the fix."""
+
+
+class RolloutStateError(PaddockError, RuntimeError):
+    """A rollout was used before it began or after it ended."""
+
+
+class ToolError(PaddockError, ValueError):
+    """A call that cannot be done as the model asked. Its text goes back to the model; it ends nothing."""
+
+
+class StageError(PaddockError):
+    """Ends a rollout as data: the classifier turns it into a failure class."""
+
+
+class InfrastructureError(StageError, RuntimeError):
+    """Something that is not the policy's doing broke. Never becomes a reward."""
+
+
+class GatewayError(InfrastructureError, ConnectionError):
+    """The gateway could not be reached, or answered 5xx or 429 for too long."""
+
+
+class GatewayRefused(InfrastructureError):
+    """The gateway refused the request by name; the same request again will not help."""
+
+
+class SandboxFailed(InfrastructureError):
+    """The sandbox could not be made, or died."""
+
+
+class GraderFailed(InfrastructureError):
+    """The grader raised, ran out of time, or gave something that is not a finite number."""
+
+
+class ContextOverflow(StageError, ValueError):
+    """The conversation no longer fits the model's context window."""
+
+
+class StageTimeout(StageError, TimeoutError):
+    """A stage of the rollout used up its time."""

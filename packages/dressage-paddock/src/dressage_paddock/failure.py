@@ -1,0 +1,107 @@
+"""The one classifier: how an exception or an ending becomes a failure class (promise P8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dressage_sandbox.errors import InvalidSpec, ProviderUnavailable, SandboxError
+
+from dressage_paddock.errors import (
+    ContextOverflow,
+    GatewayError,
+    GatewayRefused,
+    GraderFailed,
+    SandboxFailed,
+    StageError,
+    StageTimeout,
+)
+
+
+class FailureClass(StrEnum):
+    """How a rollout ended; the same words as ``dressage_segments.FailureClass`` (a test holds them equal)."""
+
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    POLICY_FAILURE = "policy_failure"
+    INFRASTRUCTURE = "infrastructure"
+    TIMEOUT = "timeout"
+    OVERFLOW = "overflow"
+    ABORTED = "aborted"
+    STALE = "stale"
+    SUSPECTED_CHEATING = "suspected_cheating"
+
+
+class Stage(StrEnum):
+    """The parts of a rollout, in order."""
+
+    SETUP = "setup"
+    AGENT = "agent"
+    GRADE = "grade"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a stage ended. ``code`` is a short word for counting, ``detail`` is for people."""
+
+    failure_class: FailureClass
+    code: str = ""
+    detail: str = ""
+    stage: Stage = Stage.AGENT
+    retryable: bool = False
+    """Whether the same task with a fresh sandbox may go better."""
+
+
+COMPLETED = Ending(FailureClass.COMPLETED)
+
+GRADABLE = frozenset(
+    {
+        FailureClass.COMPLETED,
+        FailureClass.TRUNCATED,
+        FailureClass.POLICY_FAILURE,
+        FailureClass.TIMEOUT,
+        FailureClass.OVERFLOW,
+    }
+)
+"""Endings that leave a sandbox worth grading. What the reward then counts for is the loss policy's matter."""
+
+_CODES: tuple[tuple[type[BaseException], str, bool], ...] = (
+    (GatewayRefused, "gateway_refused", False),
+    (GatewayError, "gateway_error", True),
+    (GraderFailed, "grader_failed", True),
+    (SandboxFailed, "sandbox_failed", True),
+    (InvalidSpec, "sandbox_spec", False),
+    (ProviderUnavailable, "sandbox_unavailable", False),
+    (SandboxError, "sandbox_failed", True),
+    (StageError, "infrastructure", True),
+)
+
+
+def classify(error: BaseException, stage: Stage) -> Ending:
+    """The ending that an exception of ``stage`` means.
+
+    An exception that nobody foresaw is infrastructure too: it says nothing of the policy. Cancellation is
+    the caller's decision, hence aborted.
+    """
+    detail = _describe(error)
+    if isinstance(error, ContextOverflow):
+        return Ending(FailureClass.OVERFLOW, "context_overflow", detail, stage)
+    if not isinstance(error, Exception):
+        return Ending(FailureClass.ABORTED, "cancelled", detail, stage)
+    if isinstance(error, StageTimeout) and stage is Stage.AGENT:
+        return Ending(FailureClass.TIMEOUT, "wall_clock", detail, stage)
+    if isinstance(error, StageTimeout):
+        return Ending(FailureClass.INFRASTRUCTURE, f"{stage}_timeout", detail, stage, retryable=True)
+    for kind, code, retryable in _CODES:
+        if isinstance(error, kind):
+            return Ending(FailureClass.INFRASTRUCTURE, code, detail, stage, retryable)
+    return Ending(FailureClass.INFRASTRUCTURE, f"{stage}_error", detail, stage, retryable=True)
+
+
+def _describe(error: BaseException) -> str:
+    text = str(error).strip()
+    name = type(error).__name__
+    cause = error.__cause__
+    told = f"{name}: {text}" if text else name
+    return f"{told} (from {_describe(cause)})" if cause is not None else told

@@ -1,0 +1,52 @@
+"""Awaiting that keeps its promises under cancellation and time limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from dressage_paddock.errors import StageTimeout
+
+T = TypeVar("T")
+
+
+async def within(seconds: float, what: str, work: Awaitable[T]) -> T:
+    """``work``'s result; :class:`StageTimeout` where OUR clock ran out.
+
+    A ``TimeoutError`` of the work's own passes through, since it means something else.
+    """
+    clock = asyncio.timeout(seconds)
+    try:
+        async with clock:
+            return await work
+    except TimeoutError as error:
+        if clock.expired():
+            raise StageTimeout(f"{what} took longer than {seconds:g} s") from error
+        raise
+
+
+async def uninterrupted(task: asyncio.Task[T]) -> T:
+    """Wait for ``task`` to the end whatever cancels us meanwhile; the cancellation is raised afterwards.
+
+    The task must be bounded in time by itself.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # retrieved: the cancellation is what the caller gets
+        raise cancelled
+    return task.result()
+
+
+async def settled(task: asyncio.Future[T]) -> T | None:
+    """The result once it is there; None where the task failed or was cancelled."""
+    await asyncio.wait({task})
+    if task.cancelled() or task.exception() is not None:
+        return None
+    return task.result()
