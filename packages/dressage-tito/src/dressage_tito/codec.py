@@ -275,7 +275,7 @@ class ChatCodec:
         if self._ends_a_turn(end[-1]):
             return Refusal(
                 "stop_mismatch",
-                f"the turn stopped on id {end[-1]} ({self.decode(end[-1:])!r}), but the chat template goes on "
+                f"the turn stopped on id {end[-1]} ({self.decode(end[-1:])!r}), but the template goes on "
                 f"with id {first[0]} ({self.decode(first[:1])!r})",
             )
         return tail

@@ -7,6 +7,7 @@ special, as there), and a ChatML template with Hermes tool calls and ``<think>``
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -55,10 +56,13 @@ _CORPUS = (
 ) * 4
 
 
-def write_toy_tokenizer(folder: str | Path, *, template: str = TEMPLATE, merges: int = 160) -> Path:
+def write_toy_tokenizer(
+    folder: str | Path, *, template: str = TEMPLATE, merges: int = 160, more_special: Sequence[str] = ()
+) -> Path:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into ``folder`` (made if missing).
 
     ``merges`` is the number of BPE merges to learn from a built-in text; the result is the same each time.
+    ``more_special`` are special tokens beside those of ChatML.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -72,7 +76,9 @@ def write_toy_tokenizer(folder: str | Path, *, template: str = TEMPLATE, merges:
         vocab_size=len(alphabet) + merges, initial_alphabet=sorted(alphabet), show_progress=False
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
-    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True) for text in (*SPECIAL, *more_special)]
+    )
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in NOT_SPECIAL])
     tokenizer.save(str(path / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None}
