@@ -1,0 +1,129 @@
+"""The folder of a files store: its names, its format mark, and the lock of its one writer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from dressage_store.errors import (
+    StoreLockedError,
+    StorePathError,
+    StoreReadOnlyError,
+    StoreVersionError,
+    os_errors,
+)
+
+FORMAT = "dressage.store/1"
+TEMPORARY = ".tmp"
+_LOG = ".log"
+_TRAJECTORY = ".safetensors"
+
+
+class Layout:
+    """Where everything is under ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.format = root / "FORMAT"
+        self.lock = root / "lock"
+        self.index = root / "index.sqlite"
+        self.logs = root / "log"
+        self.retained = root / "retained"
+        self.trajectories = root / "trajectories"
+
+    def log(self, session_id: str) -> Path:
+        """The session's live turn log."""
+        return self.logs / f"{session_id}{_LOG}"
+
+    def retained_log(self, session_id: str) -> Path:
+        """Where the log is kept after it was forgotten, in a store that retains."""
+        return self.retained / f"{session_id}{_LOG}"
+
+    def trajectory(self, session_id: str, generation: int) -> Path:
+        """The published trajectory of one generation."""
+        return self.trajectories / f"{session_id}.{generation}{_TRAJECTORY}"
+
+    def trajectory_files(self) -> dict[Path, tuple[str, int]]:
+        """Every whole trajectory file with its session and generation."""
+        found = {}
+        for path in sorted(self.trajectories.glob(f"*{_TRAJECTORY}")):
+            session_id, _, generation = path.name.removesuffix(_TRAJECTORY).rpartition(".")
+            if session_id and generation.isdecimal():
+                found[path] = (session_id, int(generation))
+        return found
+
+    def log_sessions(self, folder: Path) -> list[str]:
+        """Sessions that have a log file in ``folder``, in name order."""
+        return sorted(path.name.removesuffix(_LOG) for path in folder.glob(f"*{_LOG}"))
+
+    def create(self) -> None:
+        """Make the folders of a new store, or finish what a crash left half made.
+
+        Raises StorePathError for a path that is no folder or holds other things, StoreReadOnlyError,
+        StoreFullError, StoreVersionError.
+        """
+        with os_errors(self.root):
+            if self.root.exists() and not self.root.is_dir():
+                raise StorePathError(f"{self.root}: is not a folder: give the folder of a store")
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not self.format.exists():
+                others = [p.name for p in self.root.iterdir() if p.name not in (self.lock.name, "FORMAT.tmp")]
+                if others:
+                    raise StorePathError(
+                        f"{self.root}: holds {others[0]!r} but no FORMAT, so it is not a store: "
+                        "give an empty or a new folder"
+                    )
+                temporary = self.format.with_name("FORMAT.tmp")
+                temporary.write_text(FORMAT + "\n")
+                temporary.replace(self.format)
+            self.check_format()
+            for folder in (self.logs, self.retained, self.trajectories):
+                folder.mkdir(exist_ok=True)
+
+    def check_format(self) -> None:
+        """Raise StoreVersionError unless the store is of this format; StorePathError if it is no store."""
+        with os_errors(self.root):
+            if not self.root.is_dir():
+                raise StorePathError(f"{self.root}: is not a folder: give the folder of a store")
+            if not self.format.is_file():
+                raise StorePathError(
+                    f"{self.root}: has no FORMAT, so it is not a store: give a store's folder"
+                )
+            found = self.format.read_text(errors="replace").strip()
+        if found != FORMAT:
+            raise StoreVersionError(
+                f"{self.root}: is of format {found[:64]!r}, this version reads and writes {FORMAT!r}: "
+                "use the dressage-store version that wrote it, or give a new folder"
+            )
+
+
+class WriterLock:
+    """Held by the one process that writes; the system frees it when that process dies, however it dies."""
+
+    def __init__(self, path: Path) -> None:
+        with os_errors(path):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.read(self._descriptor, 32).decode(errors="replace").strip() or "unknown"
+                os.close(self._descriptor)
+                raise StoreLockedError(
+                    f"{path.parent}: process {holder} writes to this store: stop it, "
+                    "open with read_only=True, or give another folder"
+                ) from error
+            except OSError:
+                os.close(self._descriptor)
+                raise
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, f"{os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        """Let another process write."""
+        os.close(self._descriptor)
+
+
+def refuse_write(root: Path) -> StoreReadOnlyError:
+    """The error for a write through a store that was opened with ``read_only=True``."""
+    return StoreReadOnlyError(f"{root}: was opened with read_only=True: open it for writing")

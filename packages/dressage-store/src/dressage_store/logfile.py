@@ -1,0 +1,175 @@
+"""Append-only log files of frames ``[u32 length][u32 crc32][payload]``, little-endian."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from dressage_store.errors import CorruptStoreError, StoreFullError, os_errors
+
+_HEAD = struct.Struct("<II")
+MAX_PAYLOAD = 2**32 - 1
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload as one frame. Raises StoreFullError above 4 GiB."""
+    if len(payload) > MAX_PAYLOAD:
+        raise StoreFullError(
+            f"a record of {len(payload)} bytes is above the format's {MAX_PAYLOAD}: split it"
+        )
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a log file holds: the whole payloads, and the length up to which it is whole."""
+
+    payloads: list[memoryview]
+    whole: int
+
+
+def scan(data: bytes, path: Path) -> Scan:
+    """Read frames. A torn tail (a frame that a crash cut, or zeros that it left) is dropped.
+
+    Raises CorruptStoreError where a damaged frame has a good one after it: that is no crash's doing, and
+    dropping the rest would lose acknowledged records.
+    """
+    view = memoryview(data)
+    payloads: list[memoryview] = []
+    at = 0
+    while at < len(view):
+        payload = _frame_at(view, at)
+        if payload is None:
+            _check_torn(data, at, path)
+            break
+        payloads.append(payload)
+        at += _HEAD.size + len(payload)
+    return Scan(payloads, at)
+
+
+def _frame_at(view: memoryview, at: int) -> memoryview | None:
+    if len(view) - at < _HEAD.size:
+        return None
+    size, crc = _HEAD.unpack_from(view, at)
+    payload = view[at + _HEAD.size : at + _HEAD.size + size]
+    return payload if size and len(payload) == size and zlib.crc32(payload) == crc else None
+
+
+_PAYLOAD_START = b'{"__metadata__":'
+_LEAD = 8
+"""A payload is safetensors: 8 bytes of header length, then the header, which begins so."""
+
+
+def _check_torn(data: bytes, at: int, path: Path) -> None:
+    view = memoryview(data)
+    found = data.find(_PAYLOAD_START, at + 1)
+    while found >= 0:
+        start = found - _LEAD - _HEAD.size
+        if start > at and _frame_at(view, start) is not None:
+            raise CorruptStoreError(
+                f"{path}: the record at byte {at} is damaged, but the one at {start} is whole: "
+                "restore the file from a copy, or remove the session"
+            )
+        found = data.find(_PAYLOAD_START, found + 1)
+
+
+class LogWriter:
+    """Appends frames to many files through a bounded set of descriptors.
+
+    The whole length of every file is kept, so that an append costs O(record) even when its descriptor was
+    given up meanwhile.
+    """
+
+    def __init__(self, *, max_open: int, fsync: bool) -> None:
+        self._max_open = max(1, max_open)
+        self._fsync = fsync
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._whole: dict[Path, int] = {}
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Append one frame with one write, whole or not at all. Raises StoreFullError, StoreReadOnlyError."""
+        with os_errors(path):
+            descriptor = self._descriptor(path)
+            whole = self._whole[path]
+            try:
+                _write_all(descriptor, data)
+                if self._fsync:
+                    os.fsync(descriptor)
+            except OSError:
+                self._restore(path, descriptor, whole)
+                raise
+            self._whole[path] = whole + len(data)
+
+    def length(self, path: Path) -> int | None:
+        """The whole length of a file that was written or repaired here."""
+        return self._whole.get(path)
+
+    def repair(self, path: Path) -> int:
+        """Cut a torn tail off; returns the whole length. Raises CorruptStoreError."""
+        with os_errors(path):
+            data = path.read_bytes()
+            whole = scan(data, path).whole
+            if whole < len(data):
+                os.truncate(path, whole)
+        self._whole[path] = whole
+        return whole
+
+    def drop(self, path: Path) -> None:
+        """Give up everything known of a file."""
+        self._whole.pop(path, None)
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for path in list(self._open):
+            self.drop(path)
+
+    def _descriptor(self, path: Path) -> int:
+        descriptor = self._open.get(path)
+        if descriptor is not None:
+            self._open.move_to_end(path)
+            return descriptor
+        fresh = not path.exists()
+        if not fresh and self._whole.get(path) != path.stat().st_size:
+            self.repair(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if fresh:
+            self._whole[path] = 0
+            if self._fsync:
+                sync_folder(path.parent)
+        self._open[path] = descriptor
+        while len(self._open) > self._max_open:
+            os.close(self._open.popitem(last=False)[1])
+        return descriptor
+
+    def _restore(self, path: Path, descriptor: int, whole: int) -> None:
+        """Take a partial record back; a file that cannot be cut now is repaired before it is used again."""
+        try:
+            os.ftruncate(descriptor, whole)
+        except OSError:
+            self.drop(path)
+        else:
+            if whole == 0:
+                self.drop(path)
+                path.unlink(missing_ok=True)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, memoryview(data)[written:])
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a created or renamed entry of ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
