@@ -1,0 +1,205 @@
+"""A spec as bubblewrap's arguments. Deny by default: what is not named here is not inside."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from .errors import InvalidSpec
+from .interpreter import Interpreter
+from .protocol import Limits, SandboxSpec
+from .relay import parse_address
+
+__all__ = ["AGENT", "DEFAULT_PATH", "Arguments", "base_env", "check_spec", "check_variable", "rlimits", "sandbox_arguments"]
+
+AGENT = "/run/dressage/agent.pyc"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UID = 1000
+_RESERVED = ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev", "/run", "/opt/dressage")
+_ETC = {
+    "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:{home}:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "resolv.conf": "",
+}
+_ETC_OF_HOST = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime")
+"""Parts of the host's /etc that programs under /usr need and that tell nothing of the host."""
+_PATH_MAX_TEXT = 4096
+
+
+@dataclass(slots=True)
+class Arguments:
+    """Arguments and the descriptors that they name. ``close`` gives the descriptors back."""
+
+    words: list[str] = field(default_factory=list)
+    fds: list[int] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def add(self, *words: str) -> None:
+        """Append words."""
+        self.words += words
+
+    def own(self, fd: int) -> int:
+        """Pass this descriptor on, and close it here afterwards."""
+        self.fds.append(fd)
+        self._stack.callback(os.close, fd)
+        return fd
+
+    def data(self, content: bytes, name: str = "data") -> str:
+        """A descriptor (as text) from which ``content`` is read."""
+        fd = self.own(os.memfd_create(name, os.MFD_CLOEXEC))
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return str(fd)
+
+    def place(self, path: str | Path) -> str:
+        """A descriptor (as text) of a path; needs no right to walk to it later."""
+        return str(self.own(os.open(path, os.O_PATH | os.O_CLOEXEC)))
+
+    def close(self) -> None:
+        """Close every descriptor on this side."""
+        self._stack.close()
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    """Refuse what cannot be honoured.
+
+    Raises:
+        InvalidSpec: names the field and the fix.
+    """
+    limits = spec.limits
+    floors = {"memory_bytes": 16 << 20, "pids": 4, "open_files": 16, "disk_bytes": 1 << 20, "output_bytes": 1}
+    for name, floor in floors.items():
+        if getattr(limits, name) < floor:
+            raise InvalidSpec(f"limits.{name}={getattr(limits, name)}: must be at least {floor}")
+    if not limits.timeout_s > 0 or not spec.ttl_s > 0:
+        raise InvalidSpec("limits.timeout_s and ttl_s must be more than 0 seconds")
+    if limits.cpus is not None and not limits.cpus > 0:
+        raise InvalidSpec(f"limits.cpus={limits.cpus}: must be more than 0, or None for no limit")
+    _check_inside("workdir", spec.workdir)
+    for mount in spec.mounts:
+        _check_inside(f"mounts target of {mount.source}", mount.target)
+        if not Path(mount.source).exists():
+            raise InvalidSpec(f"mounts: {mount.source} does not exist on this host")
+    for key, value in spec.env.items():
+        check_variable(key, value)
+    if spec.relay is not None:
+        parse_address(spec.relay)
+
+
+def check_variable(key: str, value: str) -> None:
+    """Refuse an environment variable that no program could be given.
+
+    Raises:
+        InvalidSpec: names the variable.
+    """
+    if not key or "=" in key or "\0" in key or "\0" in value:
+        raise InvalidSpec(f"env {key!r}: a name has no '=' and neither part has a NUL byte")
+
+
+def _check_inside(name: str, path: str) -> None:
+    pure = PurePosixPath(path)
+    if not pure.is_absolute() or ".." in pure.parts or "\0" in path or len(path) > _PATH_MAX_TEXT:
+        raise InvalidSpec(f"{name}: {path!r} must be an absolute path without '..'")
+    text = str(pure)
+    taken = [r for r in _RESERVED if text == r or (r != "/" and text.startswith(r + "/"))]
+    if taken or text == "/tmp":
+        raise InvalidSpec(f"{name}: {path!r} lies in {(taken or ['/tmp'])[0]}, which the sandbox makes itself")
+
+
+def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
+    """The environment of every command: nothing of the host's, then the spec's own."""
+    path = DEFAULT_PATH
+    if interpreter.mounts:
+        path += f":{PurePosixPath(interpreter.path).parent}"
+    return {"PATH": path, "HOME": spec.workdir, "USER": "agent", "LANG": "C.UTF-8", "TMPDIR": "/tmp", **spec.env}
+
+
+def sandbox_arguments(spec: SandboxSpec, interpreter: Interpreter, seccomp: bytes | None) -> Arguments:
+    """Everything but the program's name and the agent's command line; they reach bubblewrap by descriptor.
+
+    Raises:
+        OSError: a mount's source cannot be opened.
+    """
+    arguments = Arguments()
+    try:
+        arguments.add(
+            "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+            "--unshare-cgroup", "--disable-userns", "--new-session", "--die-with-parent", "--as-pid-1",
+            "--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv",
+        )  # fmt: skip
+        _system(arguments)
+        _etc(arguments, spec)
+        _interpreter(arguments, interpreter)
+        _private(arguments, spec)
+        if seccomp is not None:
+            arguments.add("--seccomp", arguments.data(seccomp))
+        arguments.add("--chdir", "/")
+    except BaseException:
+        arguments.close()
+        raise
+    return arguments
+
+
+def _system(arguments: Arguments) -> None:
+    arguments.add("--ro-bind", "/usr", "/usr")
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            arguments.add("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            arguments.add("--ro-bind", str(path), str(path))
+
+
+def _etc(arguments: Arguments, spec: SandboxSpec) -> None:
+    arguments.add("--dir", "/etc")
+    for name, text in _ETC.items():
+        content = text.replace("{home}", spec.workdir).encode()
+        arguments.add("--file", arguments.data(content, name), f"/etc/{name}")
+    for name in _ETC_OF_HOST:
+        arguments.add("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+
+
+def _interpreter(arguments: Arguments, interpreter: Interpreter) -> None:
+    arguments.add("--dir", "/run/dressage")
+    arguments.add("--file", arguments.data(interpreter.bytecode, "agent"), AGENT)
+    for source, target in interpreter.mounts:
+        arguments.add("--ro-bind-fd", arguments.place(source), target)
+    for target in interpreter.hidden:
+        arguments.add("--tmpfs", target, "--remount-ro", target)
+    if interpreter.mounts:
+        arguments.add("--setenv", "LD_LIBRARY_PATH", str(PurePosixPath(interpreter.path).parent.parent / "lib"))
+
+
+def _private(arguments: Arguments, spec: SandboxSpec) -> None:
+    size = str(spec.limits.disk_bytes)
+    arguments.add("--proc", "/proc", "--dev", "/dev")
+    arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/tmp")
+    arguments.add("--dir", "/var", "--symlink", "/tmp", "/var/tmp")
+    arguments.add("--perms", "0755", "--size", size, "--tmpfs", spec.workdir)
+    for mount in spec.mounts:
+        arguments.add("--ro-bind-fd", arguments.place(mount.source), mount.target)
+    # Last: the root holds every mount point, and has no size limit of its own.
+    arguments.add("--remount-ro", "/")
+
+
+def rlimits(limits: Limits, *, memory: bool, pids: bool) -> dict[int, int]:
+    """Resource limits of each command; address space and processes only where no control group has them."""
+    values = {
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_FSIZE: limits.disk_bytes,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 64 << 10,
+    }
+    if memory:
+        values[resource.RLIMIT_AS] = limits.memory_bytes
+    if pids:
+        values[resource.RLIMIT_NPROC] = limits.pids
+    hard = {which: resource.getrlimit(which)[1] for which in values}
+    return {w: v if hard[w] == resource.RLIM_INFINITY else min(v, hard[w]) for w, v in values.items()}

@@ -1,0 +1,160 @@
+"""The host's end of the control socket: calls in flight, their frames, and the end of them all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .errors import SandboxGone, file_error
+from .wire import CHUNK_BYTES, Kind, frame, split, unpack
+
+__all__ = ["Call", "Channel"]
+
+_LAST = {Kind.EXIT, Kind.OK, Kind.FAIL}
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One request: what came back so far, at most ``cap`` bytes of it."""
+
+    number: int
+    cap: int
+    done: asyncio.Future[bytes]
+    parts: dict[int, list[bytes]] = field(default_factory=dict)
+    size: int = 0
+
+    def joined(self, kind: int) -> bytes:
+        """All bytes that came in frames of this kind."""
+        return b"".join(self.parts.get(kind, ()))
+
+
+class Channel(asyncio.Protocol):
+    """Multiplexes calls over one socket. ``on_end`` is called once, when the inside is gone."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, Call] = {}
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.received = 0
+        self.gone: SandboxGone | None = None
+
+    @classmethod
+    async def open(cls, sock: socket.socket, on_end: Callable[[], None]) -> Channel:
+        """A channel over a connected socket, which it owns from here on."""
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_connection(lambda: cls(on_end), sock=sock)
+        return channel
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each whole frame to its call; a broken one ends the channel."""
+        self.received += len(data)
+        self._buffer += data
+        try:
+            for kind, number, body in split(self._buffer):
+                self._take(kind, number, body)
+        except SandboxGone as error:
+            self.end(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The inside has ended."""
+        self.end(SandboxGone("the sandbox has ended"))
+
+    def pause_writing(self) -> None:
+        """The agent is behind."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The agent has caught up."""
+        self._writable.set()
+
+    # -- calls ------------------------------------------------------------------------------------------
+    def start(self, cap: int) -> Call:
+        """A new call that accepts at most ``cap`` bytes in answer.
+
+        Raises:
+            SandboxGone: the channel has ended.
+        """
+        if self.gone is not None:
+            raise SandboxGone(*self.gone.args)
+        call = Call(next(self._numbers), cap, asyncio.get_running_loop().create_future())
+        self._calls[call.number] = call
+        return call
+
+    def send(self, kind: int, call: Call, body: bytes = b"") -> None:
+        """Queue one frame."""
+        if self._transport is not None and self.gone is None:
+            self._transport.write(frame(kind, call.number, body))
+
+    async def stream(self, kind: int, call: Call, data: bytes) -> None:
+        """Send ``data`` in pieces, no faster than the agent takes them."""
+        view = memoryview(data)
+        for at in range(0, len(view), CHUNK_BYTES):
+            if call.done.done():  # it failed already: the rest would be dropped inside
+                return
+            self.send(kind, call, bytes(view[at : at + CHUNK_BYTES]))
+            await self._writable.wait()
+
+    async def answer(self, call: Call, abort: int) -> bytes:
+        """The body of the call's last frame. A caller that is cancelled sends ``abort``.
+
+        Raises:
+            SandboxGone: the inside ended first.
+            SandboxFileError: the inside answered with an errno.
+        """
+        try:
+            return await call.done
+        except asyncio.CancelledError:
+            self.send(abort, call)
+            raise
+        finally:
+            self.forget(call)
+
+    def forget(self, call: Call) -> None:
+        """Frames of this call that still come are dropped."""
+        self._calls.pop(call.number, None)
+
+    def end(self, why: SandboxGone) -> None:
+        """Fail every call and close. Idempotent."""
+        if self.gone is not None:
+            return
+        self.gone = why
+        if self._transport is not None:
+            self._transport.abort()
+        self._writable.set()
+        for call in self._calls.values():
+            if not call.done.done():
+                call.done.set_exception(SandboxGone(*why.args))
+                call.done.exception()  # seen: a cancelled caller never asks again
+        self._calls.clear()
+        self._on_end()
+
+    def _take(self, kind: int, number: int, body: bytes) -> None:
+        call = self._calls.get(number)
+        if call is None or call.done.done():
+            return
+        if kind == Kind.FAIL:
+            fields = unpack(body)
+            if len(fields) != 2 or not fields[0].isdigit():
+                raise SandboxGone("the sandbox sent a broken failure")
+            call.done.set_exception(file_error(int(fields[0]), fields[1].decode("utf-8", "surrogateescape")))
+            call.done.exception()
+        elif kind in _LAST:
+            call.done.set_result(body)
+        else:
+            call.size += len(body)
+            if call.size > call.cap:
+                raise SandboxGone(f"the sandbox answered with more than {call.cap} bytes")
+            call.parts.setdefault(kind, []).append(body)

@@ -1,0 +1,98 @@
+"""What can go wrong with a sandbox.
+
+::
+
+    SandboxError
+    ├── InvalidSpec (ValueError)              a field of a spec or of a call that cannot be honoured
+    │   └── ArgumentTooLong                   an argument or variable that the kernel would refuse
+    ├── ProviderUnavailable (RuntimeError)    no sandbox can be made on this machine; says how to fix it
+    │   ├── BubblewrapMissing
+    │   └── UserNamespacesForbidden
+    ├── LimitNotEnforceable (RuntimeError)    a limit that was asked for by name and cannot be held here
+    ├── SandboxStartFailed (RuntimeError)     this one could not be made; another attempt may succeed
+    ├── SandboxGone (ConnectionError)         it has ended: terminated, expired, or died
+    └── SandboxFileError (OSError)            a file operation inside, with the errno of the inside
+        ├── SandboxFileNotFound (FileNotFoundError)
+        └── NotARegularFile
+
+All keep their standard parents and survive pickling.
+"""
+
+from __future__ import annotations
+
+import errno as codes
+import os
+
+__all__ = [
+    "ArgumentTooLong",
+    "BubblewrapMissing",
+    "InvalidSpec",
+    "LimitNotEnforceable",
+    "NotARegularFile",
+    "ProviderUnavailable",
+    "SandboxError",
+    "SandboxFileError",
+    "SandboxFileNotFound",
+    "SandboxGone",
+    "SandboxStartFailed",
+    "UserNamespacesForbidden",
+]
+
+
+class SandboxError(Exception):
+    """Root of this package's errors."""
+
+
+class InvalidSpec(SandboxError, ValueError):
+    """A field that cannot be honoured; the message names the field and the fix."""
+
+
+class ArgumentTooLong(InvalidSpec):
+    """An argument or environment that the kernel's exec refuses (E2BIG)."""
+
+
+class ProviderUnavailable(SandboxError, RuntimeError):
+    """No sandbox can be made on this machine; the message says what to do."""
+
+
+class BubblewrapMissing(ProviderUnavailable):
+    """No usable ``bwrap`` program was found."""
+
+
+class UserNamespacesForbidden(ProviderUnavailable):
+    """The kernel or the container refuses user namespaces; the message says how to allow them."""
+
+
+class LimitNotEnforceable(SandboxError, RuntimeError):
+    """A limit was asked for by name that nothing on this machine can hold."""
+
+
+class SandboxStartFailed(SandboxError, RuntimeError):
+    """A sandbox could not be made; what bubblewrap said is in the message."""
+
+
+class SandboxGone(SandboxError, ConnectionError):
+    """The sandbox has ended: it was terminated, it expired, or it died."""
+
+
+class SandboxFileError(SandboxError, OSError):
+    """A file operation inside failed; ``errno`` and ``filename`` are those of the inside."""
+
+
+class SandboxFileNotFound(SandboxFileError, FileNotFoundError):
+    """No such file or folder inside."""
+
+
+class NotARegularFile(SandboxFileError):
+    """A FIFO, socket, device or folder where a regular file is needed."""
+
+
+def file_error(code: int, path: str) -> SandboxFileError:
+    """The error for an ``errno`` that the inside answered for ``path``."""
+    if code in (codes.ENOENT, codes.ENOTDIR):
+        return SandboxFileNotFound(code, os.strerror(code), path)
+    if code == codes.EINVAL:
+        return NotARegularFile(code, "not a regular file", path)
+    if code == codes.EISDIR:
+        return NotARegularFile(code, os.strerror(code), path)
+    return SandboxFileError(code, os.strerror(code), path)

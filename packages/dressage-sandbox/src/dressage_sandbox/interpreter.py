@@ -1,0 +1,96 @@
+"""Which Python runs the exec agent inside, and the agent's bytecode for it.
+
+The agent starts once per sandbox, so it is compiled once per provider: parsing it would cost as much CPU
+time as starting the interpreter. The host's own environment is never mounted: only /usr's Python, or, where
+there is none, the base interpreter and its standard library without any site-packages.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ProviderUnavailable
+
+__all__ = ["HOME", "Interpreter", "find_interpreter"]
+
+HOME = "/opt/dressage/python"
+"""Where a base interpreter that is not under /usr appears inside."""
+
+FLAGS = ("-I", "-S", "-E", "-B")
+_COMPILE = (
+    "import sys, marshal; from importlib.util import MAGIC_NUMBER as m; "
+    "s = sys.stdin.buffer.read(); c = compile(s, 'agent', 'exec', dont_inherit=True, optimize=2); "
+    "sys.stdout.buffer.write(m + bytes(12) + marshal.dumps(c))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python as seen inside. ``mounts`` are (host path, inside path); ``hidden`` are masked folders."""
+
+    path: str
+    mounts: tuple[tuple[Path, str], ...]
+    hidden: tuple[str, ...]
+    bytecode: bytes
+
+
+def find_interpreter(choice: str = "auto") -> Interpreter:
+    """``system`` (/usr/bin/python3), ``base`` (this process's base interpreter) or ``auto``, in that order.
+
+    Raises:
+        ProviderUnavailable: none of those asked for starts.
+    """
+    finders = {"system": (_system,), "base": (_base,), "auto": (_system, _base)}[choice]
+    for finder in finders:
+        found = finder()
+        if found is not None:
+            return found
+    raise ProviderUnavailable(
+        f"interpreter={choice!r}: no Python >= 3.8 that can run inside; install python3 of the system"
+    )
+
+
+def _system() -> Interpreter | None:
+    path = Path("/usr/bin/python3")
+    if not path.exists():
+        return None
+    real = path.resolve()  # a link that leaves /usr leads nowhere inside
+    version = re.fullmatch(r"python3\.(\d+)", real.name)
+    if not str(real).startswith("/usr/") or (version and int(version.group(1)) < 8):
+        return None
+    bytecode = _compile_with(real)
+    return Interpreter(str(real), (), (), bytecode) if bytecode else None
+
+
+def _base() -> Interpreter | None:
+    prefix = Path(sys.base_prefix)
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    program, library = prefix / "bin" / name, prefix / "lib" / name
+    if not program.exists() or not library.is_dir():
+        return None
+    bytecode = _compile_with(program)
+    if bytecode is None:
+        return None
+    mounts = [(program.resolve(), f"{HOME}/bin/{name}"), (library, f"{HOME}/lib/{name}")]
+    shared = sorted((prefix / "lib").glob(f"lib{name}*.so*"))
+    mounts += [(lib.resolve(), f"{HOME}/lib/{lib.name}") for lib in shared]
+    hidden = [d for d in ("site-packages", "test") if (library / d).is_dir()]
+    return Interpreter(
+        f"{HOME}/bin/{name}", tuple(mounts), tuple(f"{HOME}/lib/{name}/{d}" for d in hidden), bytecode
+    )
+
+
+def _compile_with(program: Path) -> bytes | None:
+    source = Path(__file__).with_name("agent.py").read_bytes()
+    try:
+        done = subprocess.run(
+            [program, *FLAGS, "-c", _COMPILE],
+            input=source, capture_output=True, env={}, timeout=30, check=False,
+        )  # fmt: skip
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 and done.stdout else None

@@ -1,0 +1,167 @@
+"""Who made a sandbox, and what it left when its owner was killed.
+
+An owner is a process: its pid, its start time and the machine's boot, so that a re-used pid is never taken
+for it. Each sandbox has a record (a small JSON file) in a private folder of this user for as long as it
+lives. ``reap`` removes what dead owners left and touches nothing of live ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .cgroups import kill_group
+from .errors import SandboxStartFailed
+
+__all__ = ["Owner", "Record", "Records", "default_folder", "start_time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, told apart from any later one with the same pid."""
+
+    pid: int
+    started: int
+    """Clock ticks after boot, field 22 of /proc/<pid>/stat."""
+    boot: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """The calling process."""
+        return cls(os.getpid(), start_time(os.getpid()) or 0, _boot_id())
+
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return self.boot == _boot_id() and start_time(self.pid) == self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a live sandbox from outside its owner."""
+
+    id: str
+    owner: Owner
+    label: str
+    """The spec's ``owner``."""
+    created: float
+    """Unix time, seconds."""
+    ttl_s: float
+    cgroups: tuple[str, ...]
+    pid: int = 0
+    """Process 1 of the sandbox as the host numbers it; 0 before it is known."""
+    started: int = 0
+
+
+def default_folder(runtime: str | None = None) -> Path:
+    """``<runtime>/dressage``, or a folder of this user in the temporary folder."""
+    return Path(runtime) / "dressage" if runtime else Path(tempfile.gettempdir()) / f"dressage-{os.getuid()}"
+
+
+class Records:
+    """The records of this user's sandboxes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def prepare(self) -> None:
+        """Make the folder.
+
+        Raises:
+            SandboxStartFailed: it cannot be made, or belongs to someone else.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self.folder.lstat()
+        except OSError as error:
+            raise SandboxStartFailed(f"runtime folder {self.folder}: {error.strerror}; name another") from error
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise SandboxStartFailed(f"runtime folder {self.folder} is not private to this user; name another")
+
+    def put(self, record: Record) -> None:
+        """Write or replace a record, whole."""
+        part = self.folder / f"{record.id}.part"
+        part.write_text(json.dumps(asdict(record)))
+        part.replace(self.folder / f"{record.id}.json")
+
+    def drop(self, sandbox_id: str) -> None:
+        """Remove a record; absent is fine."""
+        (self.folder / f"{sandbox_id}.json").unlink(missing_ok=True)
+
+    def all(self) -> list[Record]:
+        """Every record, oldest first. One that is not whole is a leftover of a killed writer: removed."""
+        records = []
+        for path in self.folder.glob("*.json"):
+            try:
+                fields = json.loads(path.read_text())
+                fields["owner"] = Owner(**fields["owner"])
+                fields["cgroups"] = tuple(fields["cgroups"])
+                records.append(Record(**fields))
+            except FileNotFoundError:
+                continue
+            except (ValueError, TypeError, KeyError):
+                path.unlink(missing_ok=True)
+        return sorted(records, key=lambda record: record.created)
+
+    def reap(self) -> list[str]:
+        """End and remove what dead owners left; returns the ids."""
+        gone = []
+        for record in self.all():
+            if record.owner.alive():
+                continue
+            if record.pid and start_time(record.pid) == record.started:
+                _kill(record.pid)
+            if _remove_groups([Path(group) for group in record.cgroups]):
+                self.drop(record.id)
+                gone.append(record.id)
+        for part in self.folder.glob("*.part"):
+            if time.time() - part.stat().st_mtime > 60:
+                part.unlink(missing_ok=True)
+        return gone
+
+
+def start_time(pid: int) -> int | None:
+    """Start of a process in clock ticks after boot; None when there is none (a zombie is none)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _remove_groups(folders: list[Path]) -> bool:
+    give_up = time.monotonic() + 2.0
+    while True:
+        kill_group(folders)
+        folders = [folder for folder in folders if folder.exists() and not _try_rmdir(folder)]
+        if not folders:
+            return True
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.005)
+
+
+def _try_rmdir(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,102 @@
+"""The one way out of a sandbox: its loopback port, forwarded by the host to exactly one address.
+
+The agent makes the listening socket inside and passes it out; a socket stays in the network namespace
+where it was made, so the host accepts the inside's connections on it directly. Nothing inside takes part in
+forwarding, and nothing is mounted for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+from .errors import InvalidSpec
+
+__all__ = ["Relay", "parse_address"]
+
+_PIECE = 1 << 16
+_log = logging.getLogger("dressage_sandbox.relay")
+
+
+def parse_address(relay: str) -> tuple[str, int]:
+    """``host:port`` (or ``[v6]:port``) -> (host, port).
+
+    Raises:
+        InvalidSpec: it is not of that form.
+    """
+    host, colon, port = relay.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
+        raise InvalidSpec(f'relay={relay!r}: write it as "host:port", for example "127.0.0.1:8000"')
+    return host, int(port)
+
+
+class Relay:
+    """Accepts on a socket that lives in a sandbox's network namespace and forwards to one address."""
+
+    def __init__(self, address: tuple[str, int], max_connections: int = 256) -> None:
+        self._address = address
+        self._room = asyncio.Semaphore(max_connections)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, listener: socket.socket) -> None:
+        """Begin to accept."""
+        listener.setblocking(False)
+        self._server = await asyncio.start_server(self._accepted, sock=listener)
+
+    def stop(self) -> None:
+        """Accept no more and drop every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            async with self._room:
+                await self._forward(reader, writer)
+        except asyncio.CancelledError:
+            _log.debug("relay connection dropped: the sandbox ended")
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            out_reader, out_writer = await asyncio.open_connection(*self._address)
+        except OSError as error:
+            _log.warning("relay to %s:%d refused: %s", *self._address, error)
+            return
+        both = [
+            asyncio.ensure_future(_pump(reader, out_writer)),
+            asyncio.ensure_future(_pump(out_reader, writer)),
+        ]
+        try:
+            with contextlib.suppress(OSError):
+                await asyncio.gather(*both)
+                await _closed(writer)
+        finally:
+            for task in both:
+                task.cancel()
+            out_writer.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy until the end of ``reader``, then end only this direction."""
+    while data := await reader.read(_PIECE):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close after what was written has left."""
+    writer.close()
+    await writer.wait_closed()

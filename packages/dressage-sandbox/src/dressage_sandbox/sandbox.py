@@ -1,0 +1,323 @@
+"""A live bubblewrap sandbox: commands and files through its exec agent, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .arguments import check_variable
+from .cgroups import kill_group, remove_group
+from .channel import Call, Channel
+from .errors import ArgumentTooLong, InvalidSpec, SandboxError, SandboxFileError, SandboxGone
+from .launch import Process
+from .owners import Record
+from .protocol import MIB, DirEntry, RunResult, SandboxSpec
+from .relay import Relay
+from .wire import Kind, pack, unpack
+
+__all__ = ["BubblewrapSandbox"]
+
+_ARG_MAX = (128 << 10) - 1
+"""Longest argument or variable that Linux's exec takes (MAX_ARG_STRLEN less its NUL)."""
+_GUARD_S = 5.0
+"""How much longer than its time-out a command's answer may take before the agent counts as lost."""
+_LIST_BYTES = 64 * MIB
+_E2BIG = 7
+
+
+class BubblewrapSandbox:
+    """See ``protocol.Sandbox``. Made by ``BubblewrapProvider.create``."""
+
+    def __init__(
+        self,
+        record: Record,
+        spec: SandboxSpec,
+        env: Mapping[str, str],
+        process: Process,
+        groups: tuple[Path, ...],
+        on_end: Callable[[BubblewrapSandbox], None],
+    ) -> None:
+        self.record = record
+        self.spec = spec
+        self._env = dict(env)
+        self.process = process
+        self.groups = groups
+        self._on_end = on_end
+        self._channel: Channel | None = None
+        self._relay: Relay | None = None
+        self._port: int | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._why = "the sandbox was terminated"
+
+    @property
+    def id(self) -> str:
+        """Unique on this host."""
+        return self.record.id
+
+    @property
+    def relay_url(self) -> str | None:
+        """``http://127.0.0.1:<port>`` as seen inside, where the spec named a relay."""
+        return None if self._port is None else f"http://127.0.0.1:{self._port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be used."""
+        return self._ending is None and self._channel is not None and self._channel.gone is None
+
+    @property
+    def pid(self) -> int:
+        """Process 1 of the sandbox, as the host numbers it."""
+        return self.process.inner_pid
+
+    def attach(self, channel: Channel, relay: Relay | None, port: int | None) -> None:
+        """Begin to serve: called once, when the agent is ready."""
+        self._channel, self._relay, self._port = channel, relay, port
+
+    def renew(self, ttl_s: float) -> None:
+        """Let the sandbox live ``ttl_s`` seconds from now. When they are over it is terminated."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(ttl_s, self._expire)
+
+    def _expire(self) -> None:
+        self._why = "the sandbox's time to live is over"
+        self._begin_end()
+
+    # -- commands ---------------------------------------------------------------------------------------
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+        output_bytes: int | None = None,
+    ) -> RunResult:
+        """Run argv (a sequence) or a shell line (a str), and wait until it and its output have ended.
+
+        A program that is missing answers exit code 127, one that cannot be executed 126, as in a shell.
+        A background process that lets go of the output outlives its command, and ends with the sandbox.
+        At the time-out the command's whole tree is killed, daemons too: exit code 124, ``timed_out``.
+
+        Raises:
+            InvalidSpec: an argument that cannot be honoured.
+            ArgumentTooLong: more than the kernel's exec takes.
+            SandboxFileNotFound: ``cwd`` does not exist.
+            SandboxGone: the sandbox ended.
+        """
+        timeout = self.spec.limits.timeout_s if timeout_s is None else timeout_s
+        limit = self.spec.limits.output_bytes if output_bytes is None else output_bytes
+        if not timeout > 0 or limit < 1:
+            raise InvalidSpec("timeout_s and output_bytes must be more than 0")
+        argv, stdin = _argv(command, stdin)
+        variables = self._variables(env)
+        channel = self._live()
+        call = channel.start(2 * limit + 4096)
+        try:
+            if stdin:
+                await channel.stream(Kind.STDIN, call, stdin)
+            fields = [b"%d" % max(1, round(timeout * 1000)), b"%d" % limit]
+            fields += [_path(cwd or self.spec.workdir), b"%d" % len(argv), *argv]
+            channel.send(Kind.RUN, call, pack(*fields, *variables))
+            last = await self._guarded(channel, call, timeout + _GUARD_S)
+        except SandboxFileError as error:
+            if error.errno == _E2BIG:
+                raise ArgumentTooLong("the command and its environment exceed what exec takes; " + _FIX) from None
+            raise
+        finally:
+            if not call.done.done():
+                channel.send(Kind.CANCEL, call)
+            channel.forget(call)
+        status, timed_out, out_bytes, err_bytes, micros = _numbers(last, 5)
+        return RunResult(
+            exit_code=status,
+            stdout=call.joined(Kind.OUT),
+            stderr=call.joined(Kind.ERR),
+            stdout_bytes=out_bytes,
+            stderr_bytes=err_bytes,
+            timed_out=bool(timed_out),
+            duration_s=micros / 1e6,
+        )
+
+    async def _guarded(self, channel: Channel, call: Call, patience_s: float) -> bytes:
+        """The answer; an agent that stays silent too long is lost, and the sandbox with it."""
+        loop = asyncio.get_running_loop()
+
+        def check(seen: int) -> None:
+            if channel.received != seen:  # this process was away, not the agent: its answers are coming in
+                guards.append(loop.call_later(_GUARD_S, check, channel.received))
+                return
+            self._why = "the sandbox stopped answering"
+            channel.end(SandboxGone(self._why))
+
+        guards = [loop.call_later(patience_s, check, channel.received)]
+        try:
+            return await channel.answer(call, Kind.CANCEL)
+        finally:
+            guards[-1].cancel()
+
+    def _variables(self, extra: Mapping[str, str] | None) -> list[bytes]:
+        for key, value in (extra or {}).items():
+            check_variable(key, value)
+        fields: list[bytes] = []
+        for key, value in {**self._env, **(extra or {})}.items():
+            fields += [os.fsencode(key), os.fsencode(value)]
+            if len(fields[-1]) + len(fields[-2]) + 1 > _ARG_MAX:
+                raise ArgumentTooLong(f"env {key!r} has {len(fields[-1])} bytes; " + _FIX)
+        return fields
+
+    # -- files ------------------------------------------------------------------------------------------
+    async def read(self, path: str, *, offset: int = 0, max_bytes: int = MIB) -> bytes:
+        """At most ``max_bytes`` of a regular file from ``offset``; relative paths start at the workdir.
+
+        Raises:
+            SandboxFileNotFound, NotARegularFile, SandboxFileError: as the inside answered.
+            SandboxGone: the sandbox ended.
+        """
+        if offset < 0 or max_bytes < 0:
+            raise InvalidSpec("offset and max_bytes must not be negative")
+        channel = self._live()
+        call = channel.start(max_bytes)
+        channel.send(Kind.READ, call, pack(_path(path), b"%d" % offset, b"%d" % max_bytes))
+        (size,) = _numbers(pack(await channel.answer(call, Kind.ABORT)), 1)
+        data = call.joined(Kind.CHUNK)
+        if len(data) != size:
+            raise SandboxGone(f"the sandbox announced {size} bytes and sent {len(data)}")
+        return data
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a whole file, making parent folders. It appears at once, or not at all.
+
+        A link, FIFO or device of that name is replaced, never followed.
+
+        Raises:
+            SandboxFileError: as the inside answered (ENOSPC, EROFS, ...).
+            SandboxGone: the sandbox ended.
+        """
+        channel = self._live()
+        call = channel.start(0)
+        try:
+            channel.send(Kind.OPEN, call, pack(_path(path), b"%d" % (mode & 0o7777)))
+            await channel.stream(Kind.DATA, call, data)
+            channel.send(Kind.DONE, call)
+            (size,) = _numbers(pack(await channel.answer(call, Kind.ABORT)), 1)
+        finally:
+            if not call.done.done():
+                channel.send(Kind.ABORT, call)
+            channel.forget(call)
+        if size != len(data):
+            raise SandboxGone(f"{len(data)} bytes were sent for {path!r} and {size} written")
+
+    async def list(self, path: str) -> list[DirEntry]:
+        """Entries of a folder, sorted by name; at most 100,000.
+
+        Raises:
+            SandboxFileNotFound, SandboxFileError: as the inside answered.
+            SandboxGone: the sandbox ended.
+        """
+        channel = self._live()
+        call = channel.start(_LIST_BYTES)
+        channel.send(Kind.LIST, call, _path(path))
+        await channel.answer(call, Kind.ABORT)
+        fields = [field for body in call.parts.get(Kind.ENTRIES, ()) for field in unpack(body)]
+        try:
+            entries = [
+                DirEntry(os.fsdecode(name), kind.decode("ascii"), int(size))
+                for kind, size, name in zip(fields[::3], fields[1::3], fields[2::3], strict=True)
+            ]
+        except ValueError as error:
+            raise SandboxGone("the sandbox sent a broken folder") from error
+        return sorted(entries, key=lambda entry: entry.name)
+
+    # -- end --------------------------------------------------------------------------------------------
+    async def terminate(self) -> None:
+        """End everything inside and remove every trace: idempotent, within two seconds.
+
+        Raises:
+            SandboxError: something could not be removed; named in the message.
+        """
+        await asyncio.shield(self._begin_end())
+
+    def channel_ended(self) -> None:
+        """The inside went away by itself, or broke the protocol: clean up."""
+        if self._ending is None:
+            if self._channel is not None and self._channel.gone is not None:
+                self._why = str(self._channel.gone)
+            self._begin_end()
+
+    def abandon(self) -> None:
+        """At interpreter exit, without an event loop: kill, and remove what can be removed at once."""
+        self.process.kill()
+        kill_group(self.groups)
+
+    def _begin_end(self) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+            self._ending.add_done_callback(_consume)
+        return self._ending
+
+    async def _end(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._relay is not None:
+            self._relay.stop()
+        if self._channel is not None:
+            self._channel.end(SandboxGone(self._why))
+        ended = await self.process.end()
+        left = await remove_group(self.groups)
+        if ended and not left:
+            self._on_end(self)
+        else:
+            raise SandboxError(f"sandbox {self.record.id} left {'a process' if not ended else ''} {[str(p) for p in left]}")
+
+    def _live(self) -> Channel:
+        if self._channel is None or self._ending is not None:
+            raise SandboxGone(self._why)
+        return self._channel
+
+
+_FIX = "pass it as stdin, or write() it to a file"
+
+
+def _consume(task: asyncio.Task[Any]) -> None:
+    """A failure of the end is raised by terminate(); where nobody calls that, it is not 'never retrieved'."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _argv(command: str | Sequence[str], stdin: bytes) -> tuple[list[bytes], bytes]:
+    """The argument list of a command; a shell line too long for an argument is read from a descriptor."""
+    if isinstance(command, str):
+        line = command.encode("utf-8", "surrogateescape")
+        if len(line) > _ARG_MAX:
+            raise ArgumentTooLong(f"the shell line has {len(line)} bytes; " + _FIX)
+        words = [b"/bin/sh", b"-c", line]
+    else:
+        words = [os.fsencode(word) for word in command]
+    if not words or not words[0]:
+        raise InvalidSpec("command: give a program's name")
+    for word in words:
+        if b"\0" in word:
+            raise InvalidSpec("command: an argument cannot hold a NUL byte; " + _FIX)
+        if len(word) > _ARG_MAX:
+            raise ArgumentTooLong(f"command: an argument has {len(word)} bytes; " + _FIX)
+    return words, stdin
+
+
+def _path(path: str) -> bytes:
+    raw = os.fsencode(path)
+    if not raw or b"\0" in raw:
+        raise InvalidSpec(f"path {path!r} is empty or holds a NUL byte")
+    return raw
+
+
+def _numbers(body: bytes, count: int) -> list[int]:
+    fields = unpack(body)
+    if len(fields) != count or not all(field.isdigit() and len(field) < 20 for field in fields):
+        raise SandboxGone("the sandbox sent a broken answer")
+    return [int(field) for field in fields]
