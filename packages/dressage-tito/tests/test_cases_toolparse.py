@@ -1,0 +1,216 @@
+"""The public failure cases of tool-call parsing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from dressage_tito import ChatCodec, ParsedTurn, coerce_arguments
+from dressage_tito.fuzz import TOOLS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "ok": {"type": "boolean"},
+        "code": {"type": "string"},
+        "any": {},
+        "u": {"type": ["integer", "string"]},
+        "f": {"type": "number"},
+        "o": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+        "l": {"type": "array", "items": {"type": "integer"}},
+    },
+}
+TYPED = [{"type": "function", "function": {"name": "typed", "parameters": SCHEMA}}]
+
+
+def _parse(codec: ChatCodec, text: str, finish_reason: str = "stop") -> ParsedTurn:
+    return codec.parse(
+        codec.encode_sample(text), reasoning_open=False, finish_reason=finish_reason, tools=[*TYPED, *TOOLS]
+    )
+
+
+def _call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "warns"),
+    [
+        ("n", "7", 7, False),
+        ("n", "-7", -7, False),
+        ("n", "7.5", "7.5", True),
+        ("n", "020", "020", True),
+        ("n", "", "", True),
+        ("n", "x", "x", True),
+        ("n", "1e3", "1e3", True),
+        ("n", "９", "９", True),
+        ("n", "9" * 5000, "9" * 5000, True),
+        ("ok", "True", True, False),
+        ("ok", "false", False, False),
+        ("ok", "yes", "yes", True),
+        ("code", "00917", "00917", False),
+        ("code", "True", "True", False),
+        ("any", "1e3", "1e3", False),
+        ("other", "1", "1", False),
+        ("u", "x", "x", False),
+        ("u", "7", "7", False),
+        ("f", "7", 7, False),
+        ("f", "7.50", 7.5, False),
+        ("f", "nan", "nan", True),
+        ("o", "null", None, False),
+        ("o", '{"a": "1"}', {"a": "1"}, False),
+        ("o", "[1]", "[1]", True),
+        ("l", "[1, 2]", [1, 2], False),
+        ("l", ["1", 2], [1, 2], False),
+        ("l", "[1", "[1", True),
+    ],
+)
+def test_c28_a_text_becomes_the_schemas_type_only_where_it_spells_it_exactly(
+    name: str, text: object, value: object, warns: bool
+) -> None:
+    coerced, warnings = coerce_arguments({name: text}, SCHEMA)
+    assert coerced == {name: value}
+    assert type(coerced[name]) is type(value)
+    assert bool(warnings) == warns
+
+
+def test_c28_the_case_as_written_with_the_original_text_kept(toy: ChatCodec) -> None:
+    text = '{"n":"7","ok":"True","code":"00917","any":"1e3","u":"x"}'
+    turn = _parse(toy, _call("typed", text))
+    (call,) = turn.tool_calls
+    assert call.arguments == {"n": 7, "ok": True, "code": "00917", "any": "1e3", "u": "x"}
+    assert call.arguments_text == text
+    assert turn.warnings == ()
+    turn = _parse(toy, _call("typed", '{"n":"7.5"}'))
+    assert turn.tool_calls[0].arguments == {"n": "7.5"}
+    assert turn.warnings == ("argument_type: typed: argument n is the text '7.5', not integer",)
+
+
+@given(st.lists(st.integers(1, 5), max_size=60))
+@settings(max_examples=50)
+def test_c28_every_split_of_the_text_into_ids_parses_the_same(toy: ChatCodec, sizes: list[int]) -> None:
+    text = "Look at café 👩‍👩‍👧\n" + _call("typed", '{"n": "7", "code": "</tool_call> é"}')
+    whole = _parse(toy, text)
+    ids: list[int] = []
+    position = 0
+    for size in sizes:
+        ids += toy.encode_plain(text[position : position + size])
+        position += size
+    ids += toy.encode_plain(text[position:])
+    assert toy.decode(ids) == text
+    assert toy.parse(ids, reasoning_open=False, finish_reason="stop", tools=TYPED) == whole
+    assert whole.content == "Look at café 👩‍👩‍👧"
+    assert whole.tool_calls[0].arguments == {"n": 7, "code": "</tool_call> é"}
+
+
+def test_c31_an_id_that_the_prompt_prints_is_printed_as_it_was_given(toy: ChatCodec) -> None:
+    from dressage_tito import message_from_json, message_to_json
+
+    for call_id in ("functions.read:0", "call_0", "a/b c"):
+        body = {"role": "tool", "content": "r", "tool_call_id": call_id}
+        assert message_to_json(message_from_json(body))["tool_call_id"] == call_id
+        call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        message = message_from_json({"role": "assistant", "content": "", "tool_calls": [call]})
+        assert message_to_json(message)["tool_calls"] == [call]
+
+
+def test_e07_the_codec_mints_no_ids_so_none_can_repeat(toy: ChatCodec) -> None:
+    turn = _parse(toy, _call("shell", "{}") + "\n" + _call("shell", "{}"))
+    assert [call.id for call in turn.tool_calls] == ["", ""]
+
+
+def test_e09_a_call_to_a_tool_that_was_not_offered_is_forwarded_as_written(toy: ChatCodec) -> None:
+    turn = _parse(toy, _call("Read", '{"file": "a"}'))
+    assert [(call.name, call.arguments_text) for call in turn.tool_calls] == [("Read", '{"file": "a"}')]
+    assert turn.content == ""
+
+
+def test_parallel_calls_and_the_content_before_them(toy: ChatCodec) -> None:
+    turn = _parse(
+        toy, "Two:\n" + _call("shell", '{"command": "a"}') + "\n" + _call("shell", '{"command": "b"}')
+    )
+    assert turn.content == "Two:"
+    assert [call.arguments["command"] for call in turn.tool_calls] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{",
+        "not json",
+        "[]",
+        '"text"',
+        '{"arguments": {}}',
+        '{"name": 3, "arguments": {}}',
+        '{"name": "", "arguments": {}}',
+        '{"name": "shell", "arguments": "ls"}',
+        '{"name": "shell", "arguments": [1]}',
+        '{"name": "shell", "arguments": {"a": NaN}}',
+        '{"name": "shell", "arguments": {"a": 1},}',
+        '{"name": "shell", "arguments": {}} trailing',
+        "{'name': 'shell'}",
+        '{"name": "shell", "arguments": ' + "[" * 100_000,
+    ],
+)
+def test_a_call_that_does_not_parse_stays_in_content_with_a_warning(toy: ChatCodec, body: str) -> None:
+    text = f"before <tool_call>\n{body}\n</tool_call> after"
+    turn = _parse(toy, text)
+    assert turn.tool_calls == ()
+    assert turn.content == text
+    assert turn.warnings[0].startswith("malformed_tool_call")
+
+
+def test_a_good_call_after_a_bad_one_is_still_called(toy: ChatCodec) -> None:
+    turn = _parse(toy, "<tool_call>oops</tool_call>\n" + _call("shell", "{}"))
+    assert turn.content == "<tool_call>oops</tool_call>"
+    assert len(turn.tool_calls) == 1
+
+
+def test_absent_arguments_are_none_at_all(toy: ChatCodec) -> None:
+    for body in (
+        '{"name": "shell"}',
+        '{"name": "shell", "arguments": null}',
+        '{"name": "shell", "arguments": {}}',
+    ):
+        turn = _parse(toy, f"<tool_call>\n{body}\n</tool_call>")
+        assert (turn.tool_calls[0].arguments, turn.tool_calls[0].arguments_text) == ({}, "{}")
+
+
+@given(cut=st.integers(0, 200))
+@settings(max_examples=60)
+def test_a_truncated_call_is_never_callable_and_nothing_is_lost(toy: ChatCodec, cut: int) -> None:
+    text = "a " + _call("shell", '{"command": "rm -rf </tool_call>", "x": {"y": [1]}}')
+    kept = text[: min(cut, len(text) - 1)]
+    turn = _parse(toy, kept, "length")
+    assert turn.tool_calls == ()
+    assert turn.content == kept
+
+
+def test_without_offered_tools_markup_is_content(toy: ChatCodec) -> None:
+    text = _call("shell", "{}")
+    turn = toy.parse(toy.encode_sample(text), reasoning_open=False, finish_reason="stop", tools=None)
+    assert (turn.content, turn.tool_calls) == (text, ())
+    assert turn.warnings[0].startswith("tool_call_without_tools")
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            ),
+            max_leaves=6,
+        ),
+        max_size=4,
+    )
+)
+def test_any_json_object_comes_back_with_its_own_text(toy: ChatCodec, value: dict[str, object]) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, separators=(",", ":"))):
+        turn = _parse(toy, _call("free", text))
+        assert turn.tool_calls[0].arguments == value
+        assert turn.tool_calls[0].arguments_text == text

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from dressage_tito import ChatCodec, FolderError, Message, ProfileError
+from dressage_tito.toy import TEMPLATE, write_toy_tokenizer
+
+
+def _copy(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target)
+    return target
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="nowhere: no such folder"):
+        ChatCodec.from_folder(tmp_path / "nowhere")
+
+
+def test_a_folder_without_tokenizer_json_names_the_file_and_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match=r"tokenizer\.json: missing\. .*save_pretrained"):
+        ChatCodec.from_folder(tmp_path)
+
+
+def test_a_broken_tokenizer_json_is_named(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(FolderError, match=r"tokenizer\.json: cannot be read as JSON"):
+        ChatCodec.from_folder(folder)
+    (folder / "tokenizer.json").write_text("[]")
+    with pytest.raises(FolderError, match="not a JSON object"):
+        ChatCodec.from_folder(folder)
+    (folder / "tokenizer.json").write_text('{"model": {"type": "Nonsense"}}')
+    with pytest.raises(FolderError, match="tokenizers library refuses it"):
+        ChatCodec.from_folder(folder)
+
+
+def test_a_folder_without_a_chat_template_says_where_to_put_one(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(FolderError, match=r"no chat template .* chat_template\.jinja"):
+        ChatCodec.from_folder(folder)
+
+
+def test_a_template_that_does_not_compile_is_named_with_its_line(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    (folder / "chat_template.jinja").write_text("a\n{% for %}")
+    with pytest.raises(FolderError, match=r"does not compile \(line 2"):
+        ChatCodec.from_folder(folder)
+
+
+def test_a_template_without_assistant_turns_is_no_profile(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    (folder / "chat_template.jinja").write_text("nothing at all")
+    with pytest.raises(ProfileError, match="assistant message's content once"):
+        ChatCodec.from_folder(folder)
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    with pytest.raises(ProfileError, match=r"fails on a user and an assistant message: .*no"):
+        ChatCodec.from_folder(folder)
+
+
+def _config(folder: Path, **values: object) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, **values}))
+
+
+def test_a_template_as_text_in_the_config_is_found(toy_folder: Path, tmp_path: Path, toy: ChatCodec) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    _config(folder, chat_template=TEMPLATE)
+    codec = ChatCodec.from_folder(folder)
+    assert codec.profile == toy.profile
+    assert codec.template_hash == toy.template_hash
+    assert codec.tokenizer_hash == toy.tokenizer_hash
+
+
+def test_of_named_templates_tool_use_serves_tools_and_default_the_rest(
+    toy_folder: Path, tmp_path: Path
+) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    plain = TEMPLATE.replace("if tools", "if false")
+    _config(
+        folder,
+        chat_template=[{"name": "default", "template": plain}, {"name": "tool_use", "template": TEMPLATE}],
+    )
+    codec = ChatCodec.from_folder(folder)
+    assert codec.supports_tools
+    _config(folder, chat_template=[{"name": "default", "template": plain}])
+    assert not ChatCodec.from_folder(folder).supports_tools
+
+
+def test_a_template_list_without_names_is_refused_by_place(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    _config(folder, chat_template=[{"template": "x"}])
+    with pytest.raises(FolderError, match=r"chat_template\[0\] lacks name"):
+        ChatCodec.from_folder(folder)
+    _config(folder, chat_template=7)
+    with pytest.raises(FolderError, match="neither text nor a list"):
+        ChatCodec.from_folder(folder)
+
+
+def test_stop_ids_hold_the_closing_id_and_those_of_the_generation_config(
+    toy_folder: Path, tmp_path: Path, toy: ChatCodec
+) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    end, eot = toy.encode_sample("<|im_end|>")[0], toy.encode_sample("<|endoftext|>")[0]
+    assert toy.stop_token_ids == (end,)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [end, eot]}))
+    assert ChatCodec.from_folder(folder).stop_token_ids == (end, eot)
+
+
+def test_tokens_that_only_the_config_declares_are_added(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    size = ChatCodec.from_folder(folder).vocab_size
+    decoder = {str(size): {"content": "<extra>", "special": True}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    codec = ChatCodec.from_folder(folder)
+    assert codec.encode_sample("<extra>") == [size]
+    assert codec.vocab_size == size + 1
+    decoder = {str(size + 7): {"content": "<extra>", "special": True}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    with pytest.raises(FolderError, match="<extra>"):
+        ChatCodec.from_folder(folder)
+
+
+def test_templates_see_the_tokens_the_clock_the_arguments_and_plain_json(tmp_path: Path) -> None:
+    from datetime import UTC, datetime
+
+    template = (
+        "{{ strftime_now('%Y') }}{{ eos_token }}{{ tone }}{{ {'é': '<&>'} | tojson }}"
+        "{% for m in messages %}{% generation %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}"
+        "{% endgeneration %}{% if loop.index > 90 %}{% break %}{% endif %}{% endfor %}"
+    )
+    folder = write_toy_tokenizer(tmp_path / "t", template=template)
+    codec = ChatCodec.from_folder(
+        folder, template_kwargs={"tone": "dry"}, clock=lambda: datetime(2031, 1, 1, tzinfo=UTC)
+    )
+    text = codec.reference_text([Message("user", "hi")])
+    assert text == '2031<|im_end|>dry{"é": "<&>"}<|im_start|>hi<|im_end|>'
+
+
+def test_a_template_cannot_reach_outside_its_sandbox(tmp_path: Path) -> None:
+    template = TEMPLATE + "{{ ''.__class__.__mro__[1].__subclasses__() if messages | length > 3 else '' }}"
+    codec = ChatCodec.from_folder(write_toy_tokenizer(tmp_path / "t", template=template))
+    refused = codec.start([Message("user", "u")] * 4)
+    assert getattr(refused, "reason", "") == "template_error"
