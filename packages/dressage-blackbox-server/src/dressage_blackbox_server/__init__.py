@@ -1,1 +1,93 @@
-"""Drive a closed agent program, one session at a time, with idempotent turns."""
+"""Drive a closed agent program, one session at a time, with idempotent turns.
+
+The HTTP server is in ``dressage_blackbox_server.server``, its typed client in ``.client``.
+"""
+
+from dressage_blackbox_server.adapter import (
+    AgentAdapter,
+    Dialect,
+    FileTemplate,
+    Launch,
+    OutputKind,
+    OutputRule,
+)
+from dressage_blackbox_server.agents import AgentStatus, agent_status, find_agent, known_agents
+from dressage_blackbox_server.command import COMMAND, shell_args
+from dressage_blackbox_server.errors import (
+    AdapterError,
+    BlackboxError,
+    ConflictError,
+    ExecutorError,
+    JournalError,
+    LaunchError,
+    PromptTooLarge,
+    RequestError,
+    ServerError,
+    ServerFull,
+    SessionClosed,
+    SessionExists,
+    SessionLost,
+    TurnActive,
+    TurnMismatch,
+    UnknownAgent,
+    UnknownSession,
+    UnknownTurn,
+)
+from dressage_blackbox_server.executor import ExecResult, Executor
+from dressage_blackbox_server.journal import FileJournal, Journal, JournalRecord, MemoryJournal
+from dressage_blackbox_server.local import LocalExecutor
+from dressage_blackbox_server.model import (
+    SessionConfig,
+    SessionState,
+    TurnOutcome,
+    TurnRecord,
+    TurnState,
+)
+from dressage_blackbox_server.session import AgentSession, restored_turns
+
+__all__ = [
+    "COMMAND",
+    "AdapterError",
+    "AgentAdapter",
+    "AgentSession",
+    "AgentStatus",
+    "BlackboxError",
+    "ConflictError",
+    "Dialect",
+    "ExecResult",
+    "Executor",
+    "ExecutorError",
+    "FileJournal",
+    "FileTemplate",
+    "Journal",
+    "JournalError",
+    "JournalRecord",
+    "Launch",
+    "LaunchError",
+    "LocalExecutor",
+    "MemoryJournal",
+    "OutputKind",
+    "OutputRule",
+    "PromptTooLarge",
+    "RequestError",
+    "ServerError",
+    "ServerFull",
+    "SessionClosed",
+    "SessionConfig",
+    "SessionExists",
+    "SessionLost",
+    "SessionState",
+    "TurnActive",
+    "TurnMismatch",
+    "TurnOutcome",
+    "TurnRecord",
+    "TurnState",
+    "UnknownAgent",
+    "UnknownSession",
+    "UnknownTurn",
+    "agent_status",
+    "find_agent",
+    "known_agents",
+    "restored_turns",
+    "shell_args",
+]

@@ -1,0 +1,63 @@
+"""Keeping what a program prints within bounds, and reading the agent's answer out of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dressage_blackbox_server.adapter import OutputKind, OutputRule
+
+
+class BoundedOutput:
+    """Head and tail of a stream, ``limit`` bytes in all, with a mark that says what was left out."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit = limit // 2
+        self._tail_limit = limit - limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream."""
+        self._total += len(chunk)
+        room = self._head_limit - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > self._tail_limit:
+            del self._tail[: len(self._tail) - self._tail_limit]
+
+    def value(self) -> bytes:
+        """What was kept; the same stream gives the same bytes however it was cut into chunks."""
+        left_out = self._total - len(self._head) - len(self._tail)
+        mark = b"\n[%d bytes left out]\n" % left_out if left_out else b""
+        return bytes(self._head) + mark + bytes(self._tail)
+
+
+def read_answer(rule: OutputRule, stdout: str) -> str:
+    """The agent's answer. Text output is the answer itself; of JSON lines, the last value found at the
+    rule's path. "" where there is none."""
+    if rule.kind is OutputKind.TEXT:
+        return stdout
+    found = list(_at_path(stdout, rule.answer_path))
+    return found[-1] if found else ""
+
+
+def read_thread_id(rule: OutputRule, stdout: str) -> str:
+    """The agent's own conversation id: the first value at the rule's path, or ""."""
+    if not rule.thread_path:
+        return ""
+    return next(_at_path(stdout, rule.thread_path), "")
+
+
+def _at_path(stdout: str, path: str) -> Iterator[str]:
+    for line in stdout.splitlines():
+        try:
+            value: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # agents mix other lines in
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, str):
+            yield value
