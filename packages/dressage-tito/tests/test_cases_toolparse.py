@@ -169,6 +169,12 @@ def test_a_good_call_after_a_bad_one_is_still_called(toy: ChatCodec) -> None:
     assert len(turn.tool_calls) == 1
 
 
+def test_words_after_a_call_are_content_without_the_line_end_between(toy: ChatCodec) -> None:
+    turn = _parse(toy, "before\n" + _call("shell", "{}") + "\nafter\n")
+    assert turn.content == "beforeafter\n"
+    assert len(turn.tool_calls) == 1
+
+
 def test_absent_arguments_are_none_at_all(toy: ChatCodec) -> None:
     for body in (
         '{"name": "shell"}',

@@ -60,8 +60,8 @@ def test_system_and_context_only_assistant_messages_can_be_appended(toy: ChatCod
     delta = granted(toy.extend(_prefix(toy, granted), appended, TOOLS))
     assert toy.decode(delta.ids) == (
         "\n<|im_start|>system\nmid<|im_end|>\n"
-        '<|im_start|>assistant\na\n<tool_call>\n{"name": "shell", "arguments": {"command": "ls"}}\n</tool_call>'
-        "<|im_end|>\n<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        '<|im_start|>assistant\na\n<tool_call>\n{"name": "shell", "arguments": {"command": "ls"}}'
+        "\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
 
 
@@ -221,8 +221,9 @@ def test_a_template_that_wants_a_call_before_its_result_gets_one(
     codec_with: MakeCodec, granted: Granted
 ) -> None:
     guard = (
-        "{%- for m in messages %}{%- if m.role == 'tool' and messages[loop.index0 - 1].role != 'tool' and "
-        "not messages[loop.index0 - 1].tool_calls %}{{- raise_exception('no call') }}{%- endif %}{%- endfor %}"
+        "{%- for m in messages %}{%- if m.role == 'tool' and messages[loop.index0 - 1].role != 'tool' "
+        "and not messages[loop.index0 - 1].tool_calls %}{{- raise_exception('no call') }}{%- endif %}"
+        "{%- endfor %}"
     )
     codec = codec_with(guard + TEMPLATE)
     assert codec.profile.calls_before_tool
@@ -289,3 +290,15 @@ def test_added_tokens_that_swallow_blanks_do_so_in_the_frame(tmp_path: Path, gra
     text = codec.reference_text(messages, TOOLS)
     assert isinstance(text, str)
     assert granted(codec.start(messages, TOOLS)).ids.tolist() == codec.encode_sample(text)
+
+
+def test_an_id_that_ends_turns_by_the_profile_is_a_mismatch_though_it_is_not_special(
+    toy: ChatCodec, granted: Granted
+) -> None:
+    marker = toy.encode_sample("</think>")
+    codec = toy.with_profile(dataclasses.replace(toy.profile, stop_ids=(*toy.stop_token_ids, *marker)))
+    prefix = _prefix(toy, granted, "r</think>")
+    assert isinstance(toy.extend(prefix, [Message("user", "v")], TOOLS), Encoded)
+    refused = codec.extend(prefix, [Message("user", "v")], TOOLS)
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "stop_mismatch"

@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks [NAME]`` runs all or one and writes benchmarks/out/NAME.json."""
