@@ -78,7 +78,8 @@ def _centred(rewards: _Floats) -> _Floats:
     """Rewards minus their mean; exactly 0 where all are equal, whatever the mean's rounding."""
     if (rewards == rewards[0]).all():
         return np.zeros_like(rewards)
-    return np.subtract(rewards, rewards.mean())
+    centred: _Floats = rewards - rewards.mean()
+    return centred
 
 
 def _normalised(values: Mapping[str, float], *, baseline: bool) -> dict[str, float]:

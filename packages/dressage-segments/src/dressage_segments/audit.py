@@ -40,7 +40,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What one session's audit found. ``proven_tokens`` of ``trained_tokens`` have no finding against them."""
+    """What one session's audit found. ``proven_tokens`` are trained in spans with no finding against them."""
 
     session_id: str
     findings: tuple[Finding, ...]
@@ -121,7 +121,7 @@ def _accounts(
         )
     if sampled != trained_once + lost:
         yield Finding(
-            Promise.P2, f"{sampled} sampled, {trained_once} trained, {lost} lost: not all accounted"
+            Promise.P2, f"{sampled} sampled, {trained_once} trained, {lost} lost: they do not add up"
         )
     policy = loss_policy(trajectory.failure_class, graded=trajectory.outcome.get("reward") is not None)
     if trained_once and not policy.trains:

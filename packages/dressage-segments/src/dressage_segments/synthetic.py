@@ -107,5 +107,44 @@ class SyntheticSession:
             digest.update(output[begin:end])
 
 
+def random_session(rng: np.random.Generator, turns: int, name: str = "s") -> SyntheticSession:
+    """A session of every shape that agents make: branches, retries, helpers, resumed and damaged calls."""
+    session = SyntheticSession(name)
+    for _ in range(turns):
+        _random_turn(session, rng)
+        if rng.random() < 0.3:
+            session.mark(int(rng.integers(len(session.tree))), Mark(rng.choice(list(Mark))))
+    return session
+
+
+def _random_turn(session: SyntheticSession, rng: np.random.Generator) -> None:
+    count = len(session.tree)
+    size = int(rng.integers(0, 7))
+    logprobs = -rng.random(size).astype(np.float32)
+    if size and rng.random() < 0.15:
+        logprobs[rng.integers(size)] = rng.choice(np.array([np.nan, np.inf, 0.5], np.float32))
+    common: dict[str, Any] = {
+        "output": rng.integers(0, 50, size),
+        "logprobs": logprobs,
+        "versions": rng.integers(1, 4, size),
+        "cuts": sorted(rng.integers(0, size + 1, int(rng.integers(0, 3))).tolist()),
+        "untrainable": {0: "missing_logprobs"} if rng.random() < 0.1 else {},
+        "kind": rng.choice(list(BranchKind), p=[0.7, 0.1, 0.1, 0.1]),
+        "finish_reason": str(rng.choice(["stop", "length"])),
+        "sampling": {"temperature": float(rng.choice([1.0, 0.2], p=[0.9, 0.1]))},
+    }
+    common["kind"] = BranchKind(common["kind"])
+    if count and rng.random() < 0.3:
+        twin = session.tree.turn(int(rng.integers(count)))
+        session.turn(
+            twin.delta_ids, parent=twin.parent, keys=twin.input_keys, tools_hash=twin.tools_hash, **common
+        )
+        return
+    parent = ROOT if not count or rng.random() < 0.15 else int(rng.integers(max(0, count - 3), count))
+    tools = str(rng.choice(["tools", "other"])) if parent == ROOT else session.tree.turn(parent).tools_hash
+    delta = rng.integers(0, 50, int(rng.integers(1, 6)))
+    session.turn(delta, parent=parent, keys=[f"message-{count}"], tools_hash=tools, **common)
+
+
 def _or_filled(values: Any, count: int, default: float, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.full(count, default, dtype) if values is None else np.asarray(values, dtype)

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+from dressage_segments import (
+    BufferFormatError,
+    FailureClass,
+    Final,
+    InvalidFieldError,
+    LogRecord,
+    Mark,
+    SessionInfo,
+    final_from_record,
+    final_to_record,
+    info_from_record,
+    mark_from_record,
+    mark_to_record,
+    open_to_record,
+    record_from_bytes,
+    record_to_bytes,
+    tree_from_records,
+    turn_from_record,
+    turn_to_record,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+def through_bytes(record):
+    return record_from_bytes(record_to_bytes(record))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10_000))
+def test_a_tree_rebuilt_from_its_log_exports_the_same(random_trajectory, seed):
+    session, _, log = random_trajectory(seed)
+    again = tree_from_records(through_bytes(record) for record in log)
+    assert again.info == session.tree.info
+    assert len(again) == len(session.tree)
+    for index in range(len(again)):
+        assert again.ids(index).tolist() == session.tree.ids(index).tolist()
+        assert again.marked(index) == session.tree.marked(index)
+
+
+def test_every_field_of_a_turn_survives(episode):
+    for turn in episode.tree.turns:
+        again = turn_from_record(through_bytes(turn_to_record(turn)))
+        for name in turn.__slots__:
+            left, right = getattr(turn, name), getattr(again, name)
+            assert np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
+
+
+def test_open_mark_and_final_survive():
+    info = SessionInfo("s", "i", "g", "r")
+    assert info_from_record(through_bytes(open_to_record(info, {"limits": {"steps": 3}}))) == info
+    assert mark_from_record(through_bytes(mark_to_record(4, Mark.UNDELIVERED))) == (4, Mark.UNDELIVERED)
+    final = Final(2, FailureClass.TIMEOUT, {"reward": 0.5}, train_helpers=True)
+    assert final_from_record(through_bytes(final_to_record(final))) == final
+
+
+@pytest.mark.parametrize(
+    ("read", "record"),
+    [
+        (info_from_record, LogRecord("open", {"session_id": "s"})),
+        (info_from_record, LogRecord("turn", {})),
+        (turn_from_record, LogRecord("turn", {})),
+        (turn_from_record, LogRecord("open", {})),
+        (mark_from_record, LogRecord("mark", {"turn": 0, "mark": "eaten"})),
+        (mark_from_record, LogRecord("mark", {})),
+        (final_from_record, LogRecord("final", {"generation": 1})),
+        (final_from_record, LogRecord("final", {"generation": 1, "failure_class": "?", "outcome": {}})),
+    ],
+)
+def test_incomplete_records_are_refused(read, record):
+    with pytest.raises(BufferFormatError):
+        read(record)
+
+
+def test_a_turn_record_without_some_meta_or_array_is_refused(episode):
+    record = turn_to_record(episode.tree.turn(0))
+    for name in record.meta:
+        less = {k: v for k, v in record.meta.items() if k != name}
+        with pytest.raises(BufferFormatError):
+            turn_from_record(LogRecord("turn", less, record.arrays))
+    for name in record.arrays:
+        fewer = {k: v for k, v in record.arrays.items() if k != name}
+        with pytest.raises(BufferFormatError, match=name):
+            turn_from_record(LogRecord("turn", record.meta, fewer))
+
+
+def test_meta_that_json_cannot_hold_is_refused_by_name():
+    with pytest.raises(InvalidFieldError, match="open"):
+        record_to_bytes(LogRecord("open", {"limit": float("inf")}))
+
+
+def test_bytes_that_are_no_record_are_refused():
+    with pytest.raises(BufferFormatError):
+        record_from_bytes(b"junk")
+    with pytest.raises(BufferFormatError, match="schema"):
+        record_from_bytes(b"\x02\0\0\0\0\0\0\0{}")
+
+
+def test_a_log_must_start_with_open(episode):
+    with pytest.raises(BufferFormatError, match="open"):
+        tree_from_records(episode.log[1:])
+    with pytest.raises(BufferFormatError, match="empty"):
+        tree_from_records([])
