@@ -1,4 +1,4 @@
-"""What ``extend`` costs on the real Qwen3 tokenizer: late against early in a session, and against a new render.
+"""What ``extend`` costs on the real Qwen3 tokenizer: late against early, and against rendering all.
 
 A session of 200 rounds, each a reply with a call and a tool result, about 550 tokens: 110K in all.
 """

@@ -90,7 +90,7 @@ def infer_profile(
         reasoning_field=field,
         thinking_in_history=probe.retention(field),
         tool_grammar=probe.tool_grammar(),
-        bos="template" if isinstance(bos, str) and probe.text([_USER]).startswith(bos) else "none",
+        bos="template" if isinstance(bos, str) and probe.begins_once_with(bos) else "none",
         developer_role=_WORD in (probe.try_text([{"role": "developer", "content": _WORD}, _USER]) or ""),
         tools_in_tail=probe.tools_in_tail(),
         calls_before_tool=probe.calls_before_tool(),
@@ -112,6 +112,11 @@ class _Probe:
             return self.text(messages, generation=generation, tools=tools)
         except RenderError:
             return None
+
+    def begins_once_with(self, bos: str) -> bool:
+        """Whether a conversation begins with this text and holds it nowhere else (not a turn's opener)."""
+        text = self.text([_USER, {"role": "assistant", "content": "a"}])
+        return text.startswith(bos) and text.count(bos) == 1
 
     def close_text(self) -> str:
         try:
