@@ -142,7 +142,7 @@ def _random_turn(session: SyntheticSession, rng: np.random.Generator) -> None:
         return
     parent = ROOT if not count or rng.random() < 0.15 else int(rng.integers(max(0, count - 3), count))
     tools = str(rng.choice(["tools", "other"])) if parent == ROOT else session.tree.turn(parent).tools_hash
-    delta = rng.integers(0, 50, int(rng.integers(1, 6)))
+    delta = rng.integers(0, 50, int(rng.integers(1, 6))).tolist()
     session.turn(delta, parent=parent, keys=[f"message-{count}"], tools_hash=tools, **common)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from dressage_store.errors import (
     StoreLockedError,
     StorePathError,
-    StoreReadOnlyError,
     StoreVersionError,
     os_errors,
 )
@@ -122,8 +121,3 @@ class WriterLock:
     def release(self) -> None:
         """Let another process write."""
         os.close(self._descriptor)
-
-
-def refuse_write(root: Path) -> StoreReadOnlyError:
-    """The error for a write through a store that was opened with ``read_only=True``."""
-    return StoreReadOnlyError(f"{root}: was opened with read_only=True: open it for writing")

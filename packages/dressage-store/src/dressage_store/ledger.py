@@ -93,7 +93,7 @@ def check_put(session_id: str, generation: int, entry: Entry | None) -> bool:
         return False
     if entry.state is State.ACKED:
         raise GenerationError(
-            f"generation: session {session_id!r} was acked at {entry.generation}, {generation} would be a second"
+            f"generation: session {session_id!r} was acked at {entry.generation}, {generation} is too late"
         )
     if generation < entry.generation:
         raise GenerationError(

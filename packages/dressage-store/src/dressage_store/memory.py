@@ -75,7 +75,7 @@ class MemoryStore:
             session_id,
             State.PENDING,
             trajectory.generation,
-            trajectory.failure_class,
+            trajectory.failure_class.value,
             trajectory.outcome,
             len(payload),
         )
@@ -107,8 +107,7 @@ class MemoryStore:
         self._check_open()
         check_session_id(session_id)
         entry = self._entries.get(session_id)
-        if entry is None or not check_ack(session_id, generation, entry):
-            check_ack(session_id, generation, entry)
+        if not check_ack(session_id, generation, entry) or entry is None:
             return
         self._entries[session_id] = Entry(
             session_id, State.ACKED, generation, entry.failure_class, entry.outcome, 0

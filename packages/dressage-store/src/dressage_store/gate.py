@@ -1,0 +1,44 @@
+"""The one door to a files store: threads one at a time, nothing after close, no writes where forbidden."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dressage_store.errors import StoreClosedError, StoreReadOnlyError
+
+
+class Gate:
+    """Serialises threads; a thread that is inside may enter again."""
+
+    def __init__(self, root: Path, *, read_only: bool) -> None:
+        self._root = root
+        self._read_only = read_only
+        self._mutex = threading.RLock()
+        self._closed = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raises StoreClosedError."""
+        with self._mutex:
+            if self._closed:
+                raise StoreClosedError(f"{self._root}: the store was closed")
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raises StoreClosedError, StoreReadOnlyError."""
+        with self.reading():
+            if self._read_only:
+                raise StoreReadOnlyError(f"{self._root}: was opened with read_only=True: open it for writing")
+            yield
+
+    @contextmanager
+    def closing(self) -> Iterator[bool]:
+        """True for the first who closes; nobody enters afterwards."""
+        with self._mutex:
+            first = not self._closed
+            self._closed = True
+            yield first
