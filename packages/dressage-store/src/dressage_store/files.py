@@ -37,7 +37,7 @@ from dressage_store.ledger import (
     check_read,
     check_session_id,
 )
-from dressage_store.logfile import LogWriter, frame, scan
+from dressage_store.logfile import LogWriter, Scan, frame, scan
 from dressage_store.trajectory_files import load, missing_entries, pending_entry, publish, remove_leftovers
 
 _MAX_OPEN = 128
@@ -117,11 +117,7 @@ class FilesStore:
         check_session_id(session_id)
         with self._gate.reading():
             data, path = self._read_log(session_id)
-        for payload in scan(data, path).payloads:
-            try:
-                yield record_from_bytes(payload)
-            except SegmentsError as error:
-                raise CorruptStoreError(f"{path}: {error}") from error
+        return _decode(scan(data, path), path)
 
     def sessions(self) -> list[str]:
         """Sessions that have a log, in name order: those to recover; retained ones only when read-only."""
@@ -291,7 +287,15 @@ class FilesStore:
         try:
             whole = self._logs.repair(path)
         except CorruptStoreError:
-            return  # One damaged session keeps no other from recovery: reading or appending to it raises again.
+            return  # One damaged session keeps no other from recovery: using it raises again.
         if whole == 0:
             self._logs.drop(path)
             path.unlink()
+
+
+def _decode(found: Scan, path: Path) -> Iterator[LogRecord]:
+    for payload in found.payloads:
+        try:
+            yield record_from_bytes(payload)
+        except SegmentsError as error:
+            raise CorruptStoreError(f"{path}: {error}") from error
