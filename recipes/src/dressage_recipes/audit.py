@@ -1,0 +1,176 @@
+"""``dressage audit``: promises P1 to P5 proven on every session of a stored run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dressage_segments import AuditReport, Finding, LossCause, Promise, SegmentsError, audit, turn_from_record
+from dressage_store import FilesStore, State, StoreError
+
+from dressage_recipes.errors import NotARunError
+
+STORE_FOLDER = "store"
+SUMMARY_FILE = "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One finding, and the session it is about ("" for the run as a whole)."""
+
+    session_id: str
+    promise: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """What the audit of a whole run found. Counts are tokens, except ``sessions`` and ``unfinished``."""
+
+    sessions: int
+    unfinished: int
+    """Sessions that were never finalised: their tokens were not offered for training."""
+    sampled_tokens: int
+    trained_tokens: int
+    proven_tokens: int
+    lost_tokens: Mapping[str, int]
+    doubts: tuple[Doubt, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every trained token is proven and every other sampled one is counted under a cause."""
+        return not self.doubts and self.sessions > 0 and self.proven_tokens == self.trained_tokens
+
+    @property
+    def fraction_trainable(self) -> float:
+        """Trained tokens over sampled ones; 0 where none was sampled."""
+        return self.trained_tokens / self.sampled_tokens if self.sampled_tokens else 0.0
+
+    @property
+    def fraction_proven(self) -> float:
+        """Proven tokens over trained ones; 0 where none was trained."""
+        return self.proven_tokens / self.trained_tokens if self.trained_tokens else 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """What ``--json`` prints."""
+        by_promise = Counter(doubt.promise for doubt in self.doubts)
+        return {
+            "ok": self.ok,
+            "sessions": self.sessions,
+            "unfinished": self.unfinished,
+            "sampled_tokens": self.sampled_tokens,
+            "trained_tokens": self.trained_tokens,
+            "proven_tokens": self.proven_tokens,
+            "fraction_trainable": self.fraction_trainable,
+            "fraction_proven": self.fraction_proven,
+            "lost_tokens": dict(self.lost_tokens),
+            "promises": {promise.value: by_promise[promise.value] == 0 for promise in Promise},
+            "findings": [
+                {"session_id": d.session_id, "promise": d.promise, "message": d.message} for d in self.doubts
+            ],
+        }
+
+
+def audit_run(folder: Path) -> RunAudit:
+    """Audit every session of the run in ``folder``: its ``store`` folder, or a store itself. Changes nothing.
+
+    What a session cannot prove is a doubt in the result. Raises NotARunError where there is no store to read.
+    """
+    root = store_of(folder)
+    try:
+        store = FilesStore(root, read_only=True)
+    except StoreError as error:
+        raise NotARunError(f"{folder}: {error}", fix="give the folder that `dressage demo` named") from error
+    with store:
+        return _audit_store(store, over=(folder / SUMMARY_FILE).exists())
+
+
+def store_of(folder: Path) -> Path:
+    """Where a run keeps its store. Raises NotARunError when the folder cannot be a run's."""
+    if not folder.exists():
+        raise NotARunError(f"{folder}: no such folder", fix="give the folder that `dressage demo` named")
+    if not folder.is_dir():
+        raise NotARunError(f"{folder}: not a folder", fix="give the run's folder, not a file in it")
+    inside = folder / STORE_FOLDER
+    return inside if inside.is_dir() else folder
+
+
+def _audit_store(store: FilesStore, *, over: bool) -> RunAudit:
+    """``over``: the run wrote its summary, so that an unfinished session is a doubt, not work in progress."""
+    counts = Counter[str]()
+    lost = Counter[str]()
+    doubts: list[Doubt] = []
+    entries = {entry.session_id: entry.state for entry in store.entries()}
+    for session_id in sorted({*entries, *store.sessions()}):
+        counts["sessions"] += 1
+        state = entries.get(session_id)
+        if state is None:
+            counts["unfinished"] += 1
+            if over:
+                doubts.append(Doubt(session_id, Promise.P2, "was never finalised, although the run is over"))
+            continue
+        try:
+            if state is State.DROPPED:
+                dropped = _sampled(store, session_id)
+                counts["sampled"] += dropped
+                lost[LossCause.DELETED] += dropped
+                continue
+            report = audit(store.records(session_id), store.inspect(session_id))
+        except (StoreError, SegmentsError) as error:
+            doubts.append(Doubt(session_id, Promise.P3, f"cannot be read: {error}"))
+            continue
+        doubts += _doubts(report)
+        counts["sampled"] += report.sampled_tokens
+        counts["trained"] += report.trained_tokens
+        counts["proven"] += report.proven_tokens
+        lost.update(report.lost_tokens)
+    if not counts["sessions"]:
+        doubts.append(Doubt("", Promise.P2, "the store holds no session"))
+    return RunAudit(
+        sessions=counts["sessions"],
+        unfinished=counts["unfinished"],
+        sampled_tokens=counts["sampled"],
+        trained_tokens=counts["trained"],
+        proven_tokens=counts["proven"],
+        lost_tokens={cause: n for cause, n in sorted(lost.items()) if n},
+        doubts=tuple(doubts),
+    )
+
+
+def _doubts(report: AuditReport) -> Iterator[Doubt]:
+    finding: Finding
+    for finding in report.findings:
+        where = "" if finding.segment_index is None else f"segment {finding.segment_index} "
+        call = f"call {finding.call_id} " if finding.call_id else ""
+        yield Doubt(report.session_id, finding.promise, f"{where}{call}{finding.message}")
+
+
+def _sampled(store: FilesStore, session_id: str) -> int:
+    turns = (turn_from_record(record) for record in store.records(session_id) if record.kind == "turn")
+    return sum(len(turn.output_ids) for turn in turns)
+
+
+def describe(result: RunAudit, *, most: int = 10) -> list[str]:
+    """The audit as lines for people: the account, the first doubts, the verdict."""
+    lines = [
+        f"sessions        {result.sessions:>9,}"
+        + (f"  ({result.unfinished} unfinished, none of their tokens trained)" if result.unfinished else ""),
+        f"sampled tokens  {result.sampled_tokens:>9,}",
+        f"trained tokens  {result.trained_tokens:>9,}  {result.fraction_trainable:.1%} of the sampled",
+        f"proven tokens   {result.proven_tokens:>9,}  {result.fraction_proven:.1%} of the trained",
+    ]
+    lines += [f"lost: {cause.replace('_', ' '):20} {n:>6,}" for cause, n in result.lost_tokens.items()]
+    lines += [f"DOUBT {d.promise} {d.session_id or 'the run'}: {d.message}" for d in result.doubts[:most]]
+    if len(result.doubts) > most:
+        lines.append(f"… and {len(result.doubts) - most} more doubts (--json lists them all)")
+    lines.append(verdict(result))
+    return lines
+
+
+def verdict(result: RunAudit) -> str:
+    """One line."""
+    if result.ok:
+        return f"audit: holds. P1 to P5 proven for {result.fraction_proven:.0%} of the trained tokens"
+    return f"audit: DOES NOT HOLD, {len(result.doubts)} doubts"
