@@ -205,6 +205,13 @@ def test_a_timeout_that_was_graded_trains():
     assert finalize(session.tree, Final(1, FailureClass.TIMEOUT, {"reward": 0.0})).trained_tokens == 1
 
 
+def test_a_token_that_was_lost_already_keeps_its_own_cause_when_the_rollout_is_lost():
+    session = SyntheticSession()
+    session.turn([1], [2, 3, 4], cuts=[1], untrainable={0: "length_cap"})
+    exported = export(session.tree, lost_as=LossCause.STALE)
+    assert dict(exported.lost_tokens) == {"length_cap": 1, "stale": 2}
+
+
 def test_everything_can_be_counted_under_one_cause():
     session = SyntheticSession()
     session.turn([1], [2, 3])
