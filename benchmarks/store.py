@@ -8,7 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 from dressage_segments import (
     ROOT,
     FailureClass,
