@@ -82,7 +82,7 @@ def audit_run(folder: Path) -> RunAudit:
     try:
         store = FilesStore(root, read_only=True)
     except StoreError as error:
-        raise NotARunError(f"{folder}: {error}", fix="give the folder that `dressage demo` named") from error
+        raise NotARunError(f"{folder} holds no store that can be read: {error}") from error
     with store:
         return _audit_store(store, over=(folder / SUMMARY_FILE).exists())
 

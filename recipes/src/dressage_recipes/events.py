@@ -1,4 +1,4 @@
-"""What a running loop tells those who watch it. Each event is a plain value; who draws them is not its concern."""
+"""What a running loop tells those who watch it, as plain values; who draws them is not its concern."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the run began: "cold start", "training", "audit". ``total`` counts its units, 0 if unknown."""
+    """A part of the run began: "cold start", "training", "audit". ``total``: its units, 0 if unknown."""
 
     name: str
     total: int = 0

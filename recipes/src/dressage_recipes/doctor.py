@@ -1,0 +1,236 @@
+"""``dressage doctor``: whether the default path works on this machine, and what to do where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a broken installation must be found by a check, not end the command
+    from dressage_sandbox import Capabilities
+
+GIB = 1 << 30
+NEEDED_MEMORY = 2 * GIB
+NEEDED_DISK = 2 * GIB
+PACKAGES = (
+    "dressage-blackbox-server",
+    "dressage-paddock",
+    "dressage-proxy",
+    "dressage-recipes",
+    "dressage-sandbox",
+    "dressage-segments",
+    "dressage-store",
+    "dressage-tito",
+)
+
+
+class Level(StrEnum):
+    """How bad a finding is. Only ``FAIL`` stops the default path."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One finding and, where something is wrong, its fix."""
+
+    check: str
+    level: Level
+    finding: str
+    fix: str = ""
+
+
+def examine(folder: Path) -> list[Row]:
+    """Every check, in the order in which a newcomer needs them. ``folder``: where runs would go."""
+    checks: list[Callable[[], Iterable[Row]]] = [
+        _python,
+        _packages,
+        _torch,
+        _sandbox,
+        lambda: _memory(Path("/proc/meminfo")),
+        lambda: _disk(folder),
+        _loopback,
+        lambda: _leftovers(Path("/proc"), os.getuid()),
+    ]
+    return [row for check in checks for row in check()]
+
+
+def passes(rows: Iterable[Row]) -> bool:
+    """Whether the default path works."""
+    return all(row.level is not Level.FAIL for row in rows)
+
+
+def to_json(rows: Iterable[Row]) -> dict[str, object]:
+    """What ``--json`` prints."""
+    found = list(rows)
+    return {"ok": passes(found), "checks": [asdict(row) for row in found]}
+
+
+def describe(rows: Iterable[Row]) -> list[str]:
+    """One line a finding, its fix beneath it."""
+    found = list(rows)
+    width = max(len(row.check) for row in found)
+    lines = []
+    for row in found:
+        lines.append(f"{row.level.value:4}  {row.check:{width}}  {row.finding}")
+        if row.fix:
+            lines.append(f"      {'':{width}}  fix: {row.fix}")
+    lines.append(
+        "doctor: the default path works here"
+        if passes(found)
+        else "doctor: the default path does NOT work here"
+    )
+    return lines
+
+
+def _python() -> Iterable[Row]:
+    version = platform.python_version()
+    if platform.system() != "Linux":
+        yield Row("system", Level.FAIL, f"{platform.system()} has no bubblewrap", "use Linux, or a Linux VM")
+    if sys.version_info >= (3, 14):
+        yield Row("python", Level.WARN, f"{version} is newer than what is tested", "3.11 to 3.13 are tested")
+    else:
+        yield Row("python", Level.OK, version)
+
+
+def _packages() -> Iterable[Row]:
+    versions, broken = [], []
+    for name in PACKAGES:
+        try:
+            import_module(name.replace("-", "_"))
+            versions.append(f"{name.removeprefix('dressage-')} {metadata.version(name)}")
+        except (ImportError, metadata.PackageNotFoundError) as error:
+            broken.append(Row("packages", Level.FAIL, f"{name}: {error}", "make clean setup"))
+    yield from broken or [Row("packages", Level.OK, ", ".join(versions))]
+
+
+def _torch() -> Iterable[Row]:
+    try:
+        torch = import_module("torch")
+    except (ImportError, OSError) as error:
+        yield Row("torch", Level.FAIL, f"does not import: {error}", "make clean setup")
+        return
+    build = "CPU build" if torch.version.cuda is None else f"CUDA {torch.version.cuda} build"
+    fix = "" if torch.version.cuda is None else "nothing is wrong; a CPU build would be 4 GB smaller"
+    level = Level.OK if torch.version.cuda is None else Level.WARN
+    yield Row("torch", level, f"{torch.__version__}, {build}, {os.cpu_count()} cores", fix)
+
+
+def _sandbox() -> Iterable[Row]:
+    try:
+        return asyncio.run(_try_sandbox())
+    except ImportError as error:
+        return [Row("sandbox", Level.FAIL, f"dressage-sandbox does not import: {error}", "make clean setup")]
+
+
+async def _try_sandbox() -> list[Row]:
+    """A real sandbox runs a real command: the only proof that user namespaces work."""
+    from dressage_sandbox import BubblewrapProvider, SandboxError, SandboxSpec
+
+    provider = BubblewrapProvider()
+    try:
+        found = await provider.probe()
+        sandbox = await provider.create(SandboxSpec(owner="dressage doctor"))
+        try:
+            result = await sandbox.run(["echo", "alive"], timeout_s=10.0)
+        finally:
+            await sandbox.terminate()
+    except SandboxError as error:
+        return [Row("sandbox", Level.FAIL, str(error), "see docs/troubleshooting.md, and run doctor again")]
+    finally:
+        await provider.close()
+    if result.exit_code != 0 or result.stdout != b"alive\n":
+        said = f"echo inside ended with {result.exit_code}: {result.stderr[:200].decode(errors='replace')}"
+        return [Row("sandbox", Level.FAIL, said, "see docs/troubleshooting.md")]
+    return [Row("sandbox", Level.OK, f"bubblewrap {found.bubblewrap}, user namespaces work"), _limits(found)]
+
+
+def _limits(found: Capabilities) -> Row:
+    said = f"memory by {found.memory}, processes by {found.pids}, seccomp {'on' if found.seccomp else 'off'}"
+    if found.pids == "none" or not found.seccomp:
+        fix = (
+            "run where cgroups can be written (as root, or under systemd-run --user --scope -p Delegate=yes)"
+        )
+        return Row("limits", Level.WARN, said, fix)
+    if found.memory == "rlimit-as":
+        return Row("limits", Level.OK, f"{said} (each process alone; cgroups would bound their sum)")
+    return Row("limits", Level.OK, said)
+
+
+def _memory(meminfo: Path) -> Iterable[Row]:
+    fields = dict(
+        line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line
+    )
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    enough = available >= NEEDED_MEMORY
+    fix = "" if enough else "close other programs: the demo peaks below 2 GiB, --model smollm2 near 6"
+    yield Row("memory", Level.OK if enough else Level.FAIL, f"{available / GIB:.1f} GiB available", fix)
+
+
+def _disk(folder: Path) -> Iterable[Row]:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if not os.access(existing, os.W_OK):
+        yield Row("disk", Level.FAIL, f"{existing} cannot be written", "pass --out DIR, or change folder")
+    elif free < NEEDED_DISK:
+        yield Row(
+            "disk", Level.WARN, f"{free / GIB:.1f} GiB free under {existing}", "free some, or pass --out"
+        )
+    else:
+        yield Row("disk", Level.OK, f"{free / GIB:.0f} GiB free under {existing}")
+
+
+def _loopback() -> Iterable[Row]:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(5)
+            with socket.create_connection(server.getsockname(), timeout=5):
+                yield Row("loopback", Level.OK, "a server on 127.0.0.1 can be reached")
+    except OSError as error:
+        fix = "bring the loopback interface up (ip link set lo up) and let local ports be opened"
+        yield Row("loopback", Level.FAIL, f"127.0.0.1: {error}", fix)
+
+
+def _leftovers(proc: Path, uid: int) -> Iterable[Row]:
+    """Processes of earlier runs whose parent is gone. Sandboxes left behind were reaped by the probe."""
+    orphans = [pid for pid, command in _own_commands(proc, uid) if _is_orphan(proc, pid, command)]
+    if orphans:
+        pids = " ".join(map(str, orphans))
+        yield Row("leftovers", Level.WARN, f"{len(orphans)} processes of an ended run", f"kill {pids}")
+    else:
+        yield Row("leftovers", Level.OK, "no process of an earlier run is left")
+
+
+def _own_commands(proc: Path, uid: int) -> Iterable[tuple[int, str]]:
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if entry.stat().st_uid == uid:
+                yield (
+                    int(entry.name),
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"),
+                )
+        except OSError:
+            continue  # it ended meanwhile
+
+
+def _is_orphan(proc: Path, pid: int, command: str) -> bool:
+    if "dressage_recipes.local" not in command and "dressage-proxy serve" not in command:
+        return False
+    try:
+        stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return int(stat.rpartition(")")[2].split()[1]) == 1
