@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .errors import SandboxGone, file_error
-from .wire import CHUNK_BYTES, Kind, frame, split, unpack
+from .inside import wire
 
 __all__ = ["Call", "Channel"]
 
-_LAST = {Kind.EXIT, Kind.OK, Kind.FAIL}
+_LAST = (wire.EXIT, wire.OK)
+_LONGEST_FRAME = 1 << 20
 
 
 @dataclass(eq=False, slots=True)
@@ -63,10 +64,10 @@ class Channel(asyncio.Protocol):
         self.received += len(data)
         self._buffer += data
         try:
-            for kind, number, body in split(self._buffer):
+            for kind, number, body in wire.split(self._buffer, _LONGEST_FRAME):
                 self._take(kind, number, body)
-        except SandboxGone as error:
-            self.end(error)
+        except ValueError as error:
+            self.end(SandboxGone(f"the sandbox broke the protocol: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The inside has ended."""
@@ -96,15 +97,15 @@ class Channel(asyncio.Protocol):
     def send(self, kind: int, call: Call, body: bytes = b"") -> None:
         """Queue one frame."""
         if self._transport is not None and self.gone is None:
-            self._transport.write(frame(kind, call.number, body))
+            self._transport.write(wire.frame(kind, call.number, body))
 
     async def stream(self, kind: int, call: Call, data: bytes) -> None:
         """Send ``data`` in pieces, no faster than the agent takes them."""
         view = memoryview(data)
-        for at in range(0, len(view), CHUNK_BYTES):
+        for at in range(0, len(view), wire.CHUNK_BYTES):
             if call.done.done():  # it failed already: the rest would be dropped inside
                 return
-            self.send(kind, call, bytes(view[at : at + CHUNK_BYTES]))
+            self.send(kind, call, bytes(view[at : at + wire.CHUNK_BYTES]))
             await self._writable.wait()
 
     async def answer(self, call: Call, abort: int) -> bytes:
@@ -145,10 +146,10 @@ class Channel(asyncio.Protocol):
         call = self._calls.get(number)
         if call is None or call.done.done():
             return
-        if kind == Kind.FAIL:
-            fields = unpack(body)
+        if kind == wire.FAIL:
+            fields = wire.unpack(body)
             if len(fields) != 2 or not fields[0].isdigit():
-                raise SandboxGone("the sandbox sent a broken failure")
+                raise ValueError("a failure without an errno")
             call.done.set_exception(file_error(int(fields[0]), fields[1].decode("utf-8", "surrogateescape")))
             call.done.exception()
         elif kind in _LAST:
@@ -156,5 +157,5 @@ class Channel(asyncio.Protocol):
         else:
             call.size += len(body)
             if call.size > call.cap:
-                raise SandboxGone(f"the sandbox answered with more than {call.cap} bytes")
+                raise ValueError(f"an answer of more than {call.cap} bytes")
             call.parts.setdefault(kind, []).append(body)

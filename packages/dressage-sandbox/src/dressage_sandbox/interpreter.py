@@ -7,6 +7,7 @@ there is none, the base interpreter and its standard library without any site-pa
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from pathlib import Path
 
 from .errors import ProviderUnavailable
 
-__all__ = ["HOME", "Interpreter", "find_interpreter"]
+__all__ = ["FLAGS", "HOME", "Interpreter", "agent_source", "find_interpreter"]
 
 HOME = "/opt/dressage/python"
 """Where a base interpreter that is not under /usr appears inside."""
 
+_MODULES = ("wire", "capture", "system", "files", "commands", "agent")
 FLAGS = ("-I", "-S", "-E", "-B")
 _COMPILE = (
     "import sys, marshal; from importlib.util import MAGIC_NUMBER as m; "
@@ -84,12 +86,20 @@ def _base() -> Interpreter | None:
     )
 
 
+def agent_source() -> str:
+    """The modules of ``inside`` joined to one, each before those that use it."""
+    body: list[ast.stmt] = []
+    for name in _MODULES:
+        tree = ast.parse(Path(__file__).with_name("inside").joinpath(f"{name}.py").read_text("utf-8"))
+        body += [s for s in tree.body if not (isinstance(s, ast.ImportFrom) and s.level)]
+    return ast.unparse(ast.Module(body, []))
+
+
 def _compile_with(program: Path) -> bytes | None:
-    source = Path(__file__).with_name("agent.py").read_bytes()
     try:
         done = subprocess.run(
             [program, *FLAGS, "-c", _COMPILE],
-            input=source, capture_output=True, env={}, timeout=30, check=False,
+            input=agent_source().encode(), capture_output=True, env={}, timeout=30, check=False,
         )  # fmt: skip
     except OSError:
         return None

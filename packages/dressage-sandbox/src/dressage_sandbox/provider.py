@@ -18,6 +18,7 @@ from .bwrap import find_bubblewrap
 from .cgroups import Cgroups, detect
 from .channel import Channel
 from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
+from .inside import wire
 from .interpreter import Interpreter, find_interpreter
 from .launch import Launcher, Process, readable
 from .owners import Owner, Record, Records, default_folder, start_time
@@ -25,12 +26,10 @@ from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
 from .protocol import SandboxSpec
 from .relay import Relay, parse_address
 from .sandbox import BubblewrapSandbox
-from .wire import HEADER, Kind, frame, pack
 
 __all__ = ["BubblewrapProvider"]
 
 _START_S = 20.0
-RELAY_PORT = 8800
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ class BubblewrapProvider:
         )
         pairs = [b"%d" % number for item in limits.items() for number in item]
         relay = b"0" if spec.relay is None else b"1"
-        return frame(Kind.CONFIG, 0, pack(os.fsencode(spec.workdir), relay, *pairs))
+        return wire.frame(wire.CONFIG, 0, wire.pack(os.fsencode(spec.workdir), relay, *pairs))
 
     async def _clean_up(self, sandbox: BubblewrapSandbox) -> None:
         """Terminate in a task of its own: a second cancellation must not stop the first one's cleaning."""
@@ -225,15 +224,15 @@ async def _ready(process: Process) -> tuple[int, socket.socket | None]:
     if not await readable(process.control.fileno(), _START_S):
         raise SandboxStartFailed(f"the agent inside was not ready within {_START_S} s")
     try:
-        data, fds, _, _ = socket.recv_fds(process.control, HEADER.size, 1)
+        data, fds, _, _ = socket.recv_fds(process.control, wire.HEADER.size, 1)
     except ConnectionError:
         data, fds = b"", []
-    if len(data) != HEADER.size or HEADER.unpack(data)[1] != Kind.READY:
+    if len(data) != wire.HEADER.size or wire.HEADER.unpack(data)[1] != wire.READY:
         for fd in fds:
             os.close(fd)
         raise SandboxStartFailed(f"the agent inside did not start: {await process.last_words()}")
     if not fds:
-        return RELAY_PORT, None
+        return wire.RELAY_PORT, None
     listener = socket.socket(fileno=fds[0])
     return int(listener.getsockname()[1]), listener
 

@@ -12,11 +12,11 @@ from .arguments import check_variable
 from .cgroups import kill_group, remove_group
 from .channel import Call, Channel
 from .errors import ArgumentTooLong, InvalidSpec, SandboxError, SandboxFileError, SandboxGone
+from .inside import wire
 from .launch import Process
 from .owners import Record
 from .protocol import MIB, DirEntry, RunResult, SandboxSpec
 from .relay import Relay
-from .wire import Kind, pack, unpack
 
 __all__ = ["BubblewrapSandbox"]
 
@@ -120,10 +120,10 @@ class BubblewrapSandbox:
         call = channel.start(2 * limit + 4096)
         try:
             if stdin:
-                await channel.stream(Kind.STDIN, call, stdin)
+                await channel.stream(wire.STDIN, call, stdin)
             fields = [b"%d" % max(1, round(timeout * 1000)), b"%d" % limit]
             fields += [_path(cwd or self.spec.workdir), b"%d" % len(argv), *argv]
-            channel.send(Kind.RUN, call, pack(*fields, *variables))
+            channel.send(wire.RUN, call, wire.pack(*fields, *variables))
             last = await self._guarded(channel, call, timeout + _GUARD_S)
         except SandboxFileError as error:
             if error.errno == _E2BIG:
@@ -131,13 +131,13 @@ class BubblewrapSandbox:
             raise
         finally:
             if not call.done.done():
-                channel.send(Kind.CANCEL, call)
+                channel.send(wire.CANCEL, call)
             channel.forget(call)
         status, timed_out, out_bytes, err_bytes, micros = _numbers(last, 5)
         return RunResult(
             exit_code=status,
-            stdout=call.joined(Kind.OUT),
-            stderr=call.joined(Kind.ERR),
+            stdout=call.joined(wire.OUT),
+            stderr=call.joined(wire.ERR),
             stdout_bytes=out_bytes,
             stderr_bytes=err_bytes,
             timed_out=bool(timed_out),
@@ -157,7 +157,7 @@ class BubblewrapSandbox:
 
         guards = [loop.call_later(patience_s, check, channel.received)]
         try:
-            return await channel.answer(call, Kind.CANCEL)
+            return await channel.answer(call, wire.CANCEL)
         finally:
             guards[-1].cancel()
 
@@ -183,9 +183,9 @@ class BubblewrapSandbox:
             raise InvalidSpec("offset and max_bytes must not be negative")
         channel = self._live()
         call = channel.start(max_bytes)
-        channel.send(Kind.READ, call, pack(_path(path), b"%d" % offset, b"%d" % max_bytes))
-        (size,) = _numbers(pack(await channel.answer(call, Kind.ABORT)), 1)
-        data = call.joined(Kind.CHUNK)
+        channel.send(wire.READ, call, wire.pack(_path(path), b"%d" % offset, b"%d" % max_bytes))
+        (size,) = _numbers(wire.pack(await channel.answer(call, wire.ABORT)), 1)
+        data = call.joined(wire.CHUNK)
         if len(data) != size:
             raise SandboxGone(f"the sandbox announced {size} bytes and sent {len(data)}")
         return data
@@ -202,13 +202,13 @@ class BubblewrapSandbox:
         channel = self._live()
         call = channel.start(0)
         try:
-            channel.send(Kind.OPEN, call, pack(_path(path), b"%d" % (mode & 0o7777)))
-            await channel.stream(Kind.DATA, call, data)
-            channel.send(Kind.DONE, call)
-            (size,) = _numbers(pack(await channel.answer(call, Kind.ABORT)), 1)
+            channel.send(wire.OPEN, call, wire.pack(_path(path), b"%d" % (mode & 0o7777)))
+            await channel.stream(wire.DATA, call, data)
+            channel.send(wire.DONE, call)
+            (size,) = _numbers(wire.pack(await channel.answer(call, wire.ABORT)), 1)
         finally:
             if not call.done.done():
-                channel.send(Kind.ABORT, call)
+                channel.send(wire.ABORT, call)
             channel.forget(call)
         if size != len(data):
             raise SandboxGone(f"{len(data)} bytes were sent for {path!r} and {size} written")
@@ -222,9 +222,9 @@ class BubblewrapSandbox:
         """
         channel = self._live()
         call = channel.start(_LIST_BYTES)
-        channel.send(Kind.LIST, call, _path(path))
-        await channel.answer(call, Kind.ABORT)
-        fields = [field for body in call.parts.get(Kind.ENTRIES, ()) for field in unpack(body)]
+        channel.send(wire.LIST, call, _path(path))
+        await channel.answer(call, wire.ABORT)
+        fields = [field for body in call.parts.get(wire.ENTRIES, ()) for field in wire.unpack(body)]
         try:
             entries = [
                 DirEntry(os.fsdecode(name), kind.decode("ascii"), int(size))
@@ -317,7 +317,10 @@ def _path(path: str) -> bytes:
 
 
 def _numbers(body: bytes, count: int) -> list[int]:
-    fields = unpack(body)
+    try:
+        fields = wire.unpack(body)
+    except ValueError:
+        fields = []
     if len(fields) != count or not all(field.isdigit() and len(field) < 20 for field in fields):
         raise SandboxGone("the sandbox sent a broken answer")
     return [int(field) for field in fields]

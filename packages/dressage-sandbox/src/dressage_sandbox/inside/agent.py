@@ -1,0 +1,134 @@
+"""The exec agent: process 1 of a sandbox. One thread, and nothing in it waits on what a command controls.
+
+It cannot be killed or stopped from inside (the kernel shields process 1 of a pid namespace), nor read or
+traced, and ends with the whole sandbox when the host's end of the control socket closes.
+"""
+
+import _signal as signal  # type: ignore[import-not-found]
+import posix
+import sys
+from _socket import AF_INET, SCM_RIGHTS, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
+from errno import EINVAL
+from select import EPOLLIN, epoll
+
+from .commands import Commands
+from .files import Files
+from .system import dumpable_switch
+from .wire import (
+    ABORT,
+    CANCEL,
+    CONFIG,
+    DATA,
+    DONE,
+    FAIL,
+    HEADER,
+    LIST,
+    OPEN,
+    READ,
+    READY,
+    RELAY_PORT,
+    RUN,
+    SIZE,
+    STDIN,
+    frame,
+    pack,
+    split,
+    unpack,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_FRAME = 1 << 26
+
+
+class Agent:
+    """The event loop."""
+
+    def __init__(self, control_fd: int, set_dumpable: "Callable[[int], int]") -> None:
+        self.control = socket(fileno=control_fd)
+        self.buffer = bytearray()
+        self.poll = epoll()
+        self.wake, wake_write = posix.pipe2(posix.O_CLOEXEC | posix.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.poll.register(control_fd, EPOLLIN)
+        self.poll.register(self.wake, EPOLLIN)
+        self.commands = Commands(self.send, self.poll, control_fd, set_dumpable)
+        self.files = Files(self.send)
+        self.handlers = {
+            CONFIG: self.configure, RUN: self.commands.run, STDIN: self.commands.take_stdin,
+            CANCEL: self.commands.cancel, READ: self.files.read, OPEN: self.files.open,
+            DATA: self.files.data, DONE: self.files.done, LIST: self.files.list, ABORT: self.files.abort,
+        }  # fmt: skip
+
+    def send(self, kind: int, call: int, body: bytes) -> None:
+        """One frame to the host, which always drains."""
+        self.control.sendall(frame(kind, call, body))
+
+    def serve(self) -> None:
+        """Until the host's end closes."""
+        control_fd = self.control.fileno()
+        while True:
+            for fd, _ in self.poll.poll(self.commands.patience()):
+                if fd == control_fd:
+                    if not self.take():
+                        return
+                elif fd == self.wake:
+                    posix.read(self.wake, 4096)
+                    self.commands.reap()
+                elif fd in self.commands.by_fd:
+                    self.commands.drain(fd)
+            self.commands.end_overdue()
+
+    def take(self) -> bool:
+        """Read from the host and handle each whole frame; False when it has gone."""
+        data = self.control.recv(1 << 18)
+        if not data:
+            return False
+        self.buffer += data
+        for kind, call, body in split(self.buffer, LONGEST_FRAME):
+            try:
+                self.handlers[kind](call, body)
+            except OSError as error:
+                named = error.filename if isinstance(error.filename, bytes) else b""
+                self.send(FAIL, call, pack(b"%d" % (error.errno or EINVAL), named))
+        return True
+
+    def configure(self, call: int, body: bytes) -> None:
+        """Work folder, relay, limits of each command; answers READY, with the relay's listener."""
+        workdir, relay, *limits = unpack(body)
+        posix.chdir(workdir)
+        numbers = [int(number) for number in limits]
+        self.commands.limits = list(zip(numbers[::2], numbers[1::2]))  # noqa: B905 - Python 3.8 has no strict
+        if relay != b"1":
+            self.send(READY, call, b"")
+            return
+        listener = socket(AF_INET, SOCK_STREAM)
+        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", RELAY_PORT))
+        listener.listen(128)
+        # A socket stays in the network namespace where it was made: the host accepts on this one itself.
+        rights = (SOL_SOCKET, SCM_RIGHTS, SIZE.pack(listener.fileno()))
+        self.control.sendmsg([HEADER.pack(0, READY, call)], [rights])
+        listener.close()
+
+
+def main() -> None:
+    """Argument: the number of the control socket's descriptor."""
+    control = int(sys.argv[1])
+    posix.closerange(3, control)
+    posix.closerange(control + 1, 1 << 16)
+    posix.set_inheritable(control, False)
+    set_dumpable = dumpable_switch()
+    if set_dumpable(0) != 0:
+        sys.exit("prctl(PR_SET_DUMPABLE) failed")
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    Agent(control, set_dumpable).serve()
+    posix._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Starting commands, keeping a bounded part of what they write, and ending all that they started.
+
+A command's tree is found again by a mark that no descendant can take off without privilege: its hard
+RLIMIT_RTTIME (inert, since nothing inside may use real-time scheduling) holds the command's number. Numbers
+count DOWN and a hard limit can only be lowered, so that a process which tampers with its mark lands on a
+number that was not issued yet; such are killed with any command whose time is over.
+"""
+
+import _signal as signal  # type: ignore[import-not-found]
+import posix
+import time
+from errno import E2BIG, EACCES, EAGAIN, EINVAL, EISDIR, ENOENT, ENOEXEC, ENOTDIR
+from resource import setrlimit
+from select import EPOLLIN, epoll
+
+from .capture import Capture
+from .system import RLIMIT_RTTIME, TAG_TOP, close_all, execute, marks, prefer_as_oom_victim, try_kill, write_all
+from .wire import CHUNK_BYTES, ERR, EXEC_FAILED, EXEC_MISSING, EXIT, FAIL, OUT, TIMED_OUT, pack, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+KILL_PATIENCE_S = 1.0
+
+
+class Command:
+    """A started command: its leader, its streams, its deadline."""
+
+    def __init__(self, call: int, tag: int, pid: int, streams: "tuple[int, int]", limit: int) -> None:
+        self.call, self.tag, self.pid = call, tag, pid
+        self.started = time.monotonic()
+        self.deadline = float("inf")
+        self.status = -1  # of the leader; -1 while it lives
+        self.timed_out = False
+        self.captures = {streams[0]: Capture(limit), streams[1]: Capture(limit)}
+        self.kinds = {streams[0]: OUT, streams[1]: ERR}
+        self.open = set(streams)
+
+
+class Commands:
+    """All running commands. ``send`` takes kind, call and body of an answer."""
+
+    def __init__(
+        self,
+        send: "Callable[[int, int, bytes], None]",
+        poll: epoll,
+        control_fd: int,
+        set_dumpable: "Callable[[int], int]",
+    ) -> None:
+        self.send, self.poll, self.control_fd, self.set_dumpable = send, poll, control_fd, set_dumpable
+        self.limits: "list[tuple[int, int]]" = []
+        self.running: "dict[int, Command]" = {}
+        self.by_fd: "dict[int, Command]" = {}
+        self.inputs: "dict[int, int]" = {}
+        self.last_tag = TAG_TOP
+
+    # -- start ------------------------------------------------------------------------------------------
+    def take_stdin(self, call: int, body: bytes) -> None:
+        """A piece of the standard input of a command to come; kept in memory of the sandbox."""
+        if call not in self.inputs:
+            self.inputs[call] = posix.memfd_create("stdin", posix.MFD_CLOEXEC)
+        write_all(self.inputs[call], body)
+
+    def run(self, call: int, body: bytes) -> None:
+        """Start a command; EXIT (after OUT and ERR) or FAIL answers it later."""
+        timeout, limit, cwd, count, *rest = unpack(body)
+        argv, pairs = rest[: int(count)], rest[int(count) :]
+        env = dict(zip(pairs[::2], pairs[1::2]))  # noqa: B905 - Python 3.8 has no strict
+        self.last_tag -= 1
+        fds = [self.input_of(call)]
+        try:
+            for _ in range(3):
+                fds += posix.pipe2(posix.O_CLOEXEC)
+            stdin, out, out_w, err, err_w, fail, fail_w = fds
+            pid = posix.fork()
+        except OSError as error:
+            close_all(fds)
+            if error.errno != EAGAIN:
+                raise
+            self.not_started(call, EXEC_FAILED, b"cannot fork: the limit of processes is reached")
+            return
+        if pid == 0:
+            self.become((stdin, out_w, err_w), fail_w, cwd, argv, env)
+        close_all([stdin, out_w, err_w, fail_w])
+        report = posix.read(fail, 64)
+        posix.close(fail)
+        if report:
+            close_all([out, err])
+            self.exec_failed(call, report, cwd, argv[0])
+            return
+        command = Command(call, self.last_tag, pid, (out, err), int(limit))
+        command.deadline = command.started + int(timeout) / 1000.0
+        self.running[call] = command
+        for fd in (out, err):
+            posix.set_blocking(fd, False)
+            self.by_fd[fd] = command
+            self.poll.register(fd, EPOLLIN)
+
+    def input_of(self, call: int) -> int:
+        """A descriptor of the command's standard input, from its beginning."""
+        stdin = self.inputs.pop(call, -1)
+        if stdin < 0:
+            return posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
+        posix.lseek(stdin, 0, 0)
+        return stdin
+
+    def become(
+        self,
+        streams: "tuple[int, int, int]",
+        fail: int,
+        cwd: bytes,
+        argv: "list[bytes]",
+        env: "dict[bytes, bytes]",
+    ) -> "NoReturn":
+        """In the child: limits, streams, folder, then the program."""
+        stage, code = b"s", EINVAL
+        try:
+            posix.close(self.control_fd)
+            posix.setsid()
+            for target, fd in enumerate(streams):
+                posix.dup2(fd, target, True)
+            # Process 1 cannot be read or traced, since it answers for everyone; its child may be from here on.
+            self.set_dumpable(1)
+            prefer_as_oom_victim()
+            for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+                signal.signal(signum, signal.SIG_DFL)
+            setrlimit(RLIMIT_RTTIME, (self.last_tag, self.last_tag))
+            for resource, value in self.limits:
+                setrlimit(resource, (value, value))
+            stage = b"c"
+            posix.chdir(cwd)
+            stage = b"x"
+            execute(argv, env)
+        except OSError as error:
+            code = error.errno or EINVAL
+        finally:  # whatever happened, this copy of the agent must not live on
+            posix.write(fail, stage + b"%d" % code)
+            posix._exit(EXEC_MISSING)
+        raise AssertionError("not reached")
+
+    def exec_failed(self, call: int, report: bytes, cwd: bytes, program: bytes) -> None:
+        """As a shell says it: 127 for a missing program, 126 for one that cannot be run."""
+        stage, code = report[:1], int(report[1:])
+        if stage == b"x" and code in (ENOENT, ENOTDIR):
+            self.not_started(call, EXEC_MISSING, program + b": not found")
+        elif stage == b"x" and code in (EACCES, ENOEXEC, EISDIR):
+            self.not_started(call, EXEC_FAILED, program + b": cannot be executed")
+        elif code == EAGAIN:
+            self.not_started(call, EXEC_FAILED, b"cannot start: a limit is reached")
+        else:
+            named = cwd if stage == b"c" else b"" if code == E2BIG else program
+            self.send(FAIL, call, pack(b"%d" % code, named))
+
+    def not_started(self, call: int, status: int, why: bytes) -> None:
+        """The result of a command that never ran."""
+        text = b"dressage: " + why[:200] + b"\n"
+        self.send(ERR, call, text)
+        self.send(EXIT, call, pack(b"%d" % status, b"0", b"0", b"%d" % len(text), b"0"))
+
+    # -- while it runs ----------------------------------------------------------------------------------
+    def drain(self, fd: int) -> None:
+        """Take what a stream has now, a bounded amount, so that neighbours get their turn."""
+        command = self.by_fd[fd]
+        for _ in range(16):
+            try:
+                data = posix.read(fd, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self.close_stream(command, fd)
+                self.finish(command)
+                return
+            command.captures[fd].add(data)
+
+    def close_stream(self, command: Command, fd: int) -> None:
+        """No more of this stream."""
+        command.open.discard(fd)
+        if self.by_fd.pop(fd, None) is not None:
+            self.poll.unregister(fd)
+            posix.close(fd)
+
+    def reap(self) -> None:
+        """Collect every dead child: leaders, and orphans that process 1 inherited."""
+        leaders = {command.pid: command for command in self.running.values()}
+        while True:
+            try:
+                pid, status = posix.waitpid(-1, posix.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            command = leaders.get(pid)
+            if command is not None:
+                killed = posix.WIFSIGNALED(status)
+                command.status = 128 + posix.WTERMSIG(status) if killed else posix.WEXITSTATUS(status)
+                self.finish(command)
+
+    # -- end --------------------------------------------------------------------------------------------
+    def finish(self, command: Command) -> None:
+        """Answer when the leader is dead and nobody holds its streams any more."""
+        if command.status < 0 or command.open or command.call not in self.running:
+            return
+        del self.running[command.call]
+        counts = []
+        for fd, capture in command.captures.items():
+            kept = capture.kept()
+            counts.append(b"%d" % capture.total)
+            for at in range(0, len(kept), CHUNK_BYTES):
+                self.send(command.kinds[fd], command.call, kept[at : at + CHUNK_BYTES])
+        status = TIMED_OUT if command.timed_out else command.status
+        micros = b"%d" % int((time.monotonic() - command.started) * 1e6)
+        timed_out = b"1" if command.timed_out else b"0"
+        self.send(EXIT, command.call, pack(b"%d" % status, timed_out, *counts, micros))
+
+    def end_overdue(self) -> None:
+        """End every command whose time is over."""
+        now = time.monotonic()
+        for command in [c for c in self.running.values() if c.deadline <= now]:
+            self.end(command)
+
+    def patience(self) -> float:
+        """Seconds until the next deadline; -1 for none."""
+        if not self.running:
+            return -1
+        return max(0.0, min(c.deadline for c in self.running.values()) - time.monotonic())
+
+    def cancel(self, call: int, _body: bytes) -> None:
+        """The caller went away: the same end, its answer is not read."""
+        if call in self.running:
+            self.end(self.running[call])
+        elif call in self.inputs:
+            posix.close(self.inputs.pop(call))
+
+    def end(self, command: Command) -> None:
+        """The whole tree dies; what it wrote so far is the result."""
+        command.timed_out = True
+        command.deadline = float("inf")
+        if not self.kill_tree(command) and command.status < 0:
+            command.status = TIMED_OUT
+        for fd in list(command.open):
+            self.drain(fd)
+            self.close_stream(command, fd)
+        self.finish(command)
+
+    def kill_tree(self, command: Command) -> bool:
+        """Kill all that carry the command's mark or one that was tampered with; whether all are gone."""
+        give_up = time.monotonic() + KILL_PATIENCE_S
+        rounds = 0
+        while True:
+            victims = [pid for pid, tag in marks() if tag == command.tag or tag < self.last_tag]
+            if not victims:
+                self.reap()
+                return True
+            # Stopping first keeps a fork bomb from growing between two looks at /proc.
+            for signum in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in victims:
+                    try_kill(pid, signum)
+            self.reap()
+            if time.monotonic() > give_up:
+                try_kill(-1, signal.SIGKILL)
+                return False
+            rounds += 1
+            if rounds > 2:
+                time.sleep(0.001)
