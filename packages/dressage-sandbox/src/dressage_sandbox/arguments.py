@@ -13,12 +13,21 @@ from .interpreter import Interpreter
 from .protocol import Limits, SandboxSpec
 from .relay import parse_address
 
-__all__ = ["AGENT", "DEFAULT_PATH", "Arguments", "base_env", "check_spec", "check_variable", "rlimits", "sandbox_arguments"]
+__all__ = [
+    "AGENT",
+    "DEFAULT_PATH",
+    "Arguments",
+    "base_env",
+    "check_spec",
+    "check_variable",
+    "rlimits",
+    "sandbox_arguments",
+]
 
 AGENT = "/run/dressage/agent.pyc"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UID = 1000
-_RESERVED = ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev", "/run", "/opt/dressage")
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "proc", "sys", "dev", "run", "opt/dressage")
 _ETC = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:{home}:/bin/sh\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -106,10 +115,10 @@ def _check_inside(name: str, path: str) -> None:
     pure = PurePosixPath(path)
     if not pure.is_absolute() or ".." in pure.parts or "\0" in path or len(path) > _PATH_MAX_TEXT:
         raise InvalidSpec(f"{name}: {path!r} must be an absolute path without '..'")
-    text = str(pure)
-    taken = [r for r in _RESERVED if text == r or (r != "/" and text.startswith(r + "/"))]
-    if taken or text == "/tmp":
-        raise InvalidSpec(f"{name}: {path!r} lies in {(taken or ['/tmp'])[0]}, which the sandbox makes itself")
+    if pure in (PurePosixPath("/"), PurePosixPath("/tmp")) or any(
+        pure.is_relative_to(PurePosixPath("/", taken)) for taken in _SYSTEM
+    ):
+        raise InvalidSpec(f"{name}: {path!r} is a place that the sandbox makes itself; choose another")
 
 
 def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
@@ -117,7 +126,8 @@ def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
     path = DEFAULT_PATH
     if interpreter.mounts:
         path += f":{PurePosixPath(interpreter.path).parent}"
-    return {"PATH": path, "HOME": spec.workdir, "USER": "agent", "LANG": "C.UTF-8", "TMPDIR": "/tmp", **spec.env}
+    own = {"PATH": path, "HOME": spec.workdir, "USER": "agent", "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
+    return {**own, **spec.env}
 
 
 def sandbox_arguments(spec: SandboxSpec, interpreter: Interpreter, seccomp: bytes | None) -> Arguments:
@@ -148,7 +158,7 @@ def sandbox_arguments(spec: SandboxSpec, interpreter: Interpreter, seccomp: byte
 
 def _system(arguments: Arguments) -> None:
     arguments.add("--ro-bind", "/usr", "/usr")
-    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+    for name in _SYSTEM[:5]:
         path = Path("/", name)
         if path.is_symlink():
             arguments.add("--symlink", str(path.readlink()), str(path))
@@ -160,20 +170,21 @@ def _etc(arguments: Arguments, spec: SandboxSpec) -> None:
     arguments.add("--dir", "/etc")
     for name, text in _ETC.items():
         content = text.replace("{home}", spec.workdir).encode()
-        arguments.add("--file", arguments.data(content, name), f"/etc/{name}")
+        arguments.add("--perms", "0644", "--file", arguments.data(content, name), f"/etc/{name}")
     for name in _ETC_OF_HOST:
         arguments.add("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 
 def _interpreter(arguments: Arguments, interpreter: Interpreter) -> None:
     arguments.add("--dir", "/run/dressage")
-    arguments.add("--file", arguments.data(interpreter.bytecode, "agent"), AGENT)
+    arguments.add("--perms", "0444", "--file", arguments.data(interpreter.bytecode, "agent"), AGENT)
     for source, target in interpreter.mounts:
         arguments.add("--ro-bind-fd", arguments.place(source), target)
     for target in interpreter.hidden:
         arguments.add("--tmpfs", target, "--remount-ro", target)
     if interpreter.mounts:
-        arguments.add("--setenv", "LD_LIBRARY_PATH", str(PurePosixPath(interpreter.path).parent.parent / "lib"))
+        libraries = PurePosixPath(interpreter.path).parent.parent / "lib"
+        arguments.add("--setenv", "LD_LIBRARY_PATH", str(libraries))
 
 
 def _private(arguments: Arguments, spec: SandboxSpec) -> None:

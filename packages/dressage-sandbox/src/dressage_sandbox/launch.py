@@ -31,14 +31,17 @@ _HOST_UIDS = range(0x6D00_0000, 0x6D10_0000)
 """Host uids for sandboxes of a root process: far from any account; one each, so that no per-user limit of
 the kernel (processes, pipes, keys) is shared between sandboxes."""
 _NOBODY = 65534
-_DROP = "import os, sys; u = int(sys.argv[1]); os.setgroups([]); os.setresgid(u, u, u); os.setresuid(u, u, u); "
+_DROP = (
+    "import os, sys; u = int(sys.argv[1]); os.setgroups([]); os.setresgid(u, u, u); os.setresuid(u, u, u); "
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
 
 
 async def readable(fd: int, timeout_s: float) -> bool:
     """Wait until ``fd`` can be read or has ended; False on a time-out."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+    loop.add_reader(fd, _resolve, ready)
     try:
         await asyncio.wait_for(ready, timeout_s)
     except TimeoutError:
@@ -46,6 +49,11 @@ async def readable(fd: int, timeout_s: float) -> bool:
     finally:
         loop.remove_reader(fd)
     return True
+
+
+def _resolve(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 @dataclass(eq=False, slots=True)
@@ -135,8 +143,9 @@ class Launcher:
         self._python = python
         self.drops_root = os.geteuid() == 0
         self._setpriv = shutil.which("setpriv", path="/usr/bin:/bin:/usr/sbin:/sbin")
-        wide = Path("/proc/self/uid_map").read_text().split()
-        self._uids = _HOST_UIDS if wide[:1] == ["0"] and int(wide[2]) > _HOST_UIDS.stop else range(_NOBODY, 65535)
+        mapped = Path("/proc/self/uid_map").read_text().split()
+        all_mapped = mapped[:1] == ["0"] and int(mapped[2]) > _HOST_UIDS.stop
+        self._uids = _HOST_UIDS if all_mapped else range(_NOBODY, _NOBODY + 1)
 
     def start(self, arguments: Arguments) -> Process:
         """Start, and close ``arguments``.
@@ -204,4 +213,4 @@ class Launcher:
         uid = str(secrets.choice(self._uids))
         if self._setpriv is not None:
             return [self._setpriv, "--reuid", uid, "--regid", uid, "--clear-groups", "--"]
-        return [sys.executable, *FLAGS, "-c", _DROP + "os.execv(sys.argv[2], sys.argv[2:])", uid]
+        return [sys.executable, *FLAGS, "-c", _DROP, uid]

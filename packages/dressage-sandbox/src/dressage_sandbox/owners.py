@@ -21,6 +21,8 @@ from .errors import SandboxStartFailed
 
 __all__ = ["Owner", "Record", "Records", "default_folder", "start_time"]
 
+_CHOOSE = "choose another runtime_dir"
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -79,9 +81,9 @@ class Records:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self.folder.lstat()
         except OSError as error:
-            raise SandboxStartFailed(f"runtime folder {self.folder}: {error.strerror}; name another") from error
+            raise SandboxStartFailed(f"runtime folder {self.folder}: {error.strerror}; {_CHOOSE}") from error
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise SandboxStartFailed(f"runtime folder {self.folder} is not private to this user; name another")
+            raise SandboxStartFailed(f"runtime folder {self.folder} is not private to this user; {_CHOOSE}")
 
     def put(self, record: Record) -> None:
         """Write or replace a record, whole."""

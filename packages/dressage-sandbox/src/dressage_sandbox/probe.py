@@ -52,7 +52,10 @@ def check_machine(launcher: Launcher) -> None:
             "allow them for this user (in a container: --security-opt seccomp=unconfined, or a profile that "
             "allows clone and unshare)"
         )
-        raise UserNamespacesForbidden(f"user namespaces are not allowed here ({said or status}). To fix: {fix}")
+        raise UserNamespacesForbidden(
+            f"user namespaces are not allowed here ({said or status}), and nothing runs without them. "
+            f"To allow them: {fix}"
+        )
     if "proc" in said:
         said += " (a container that masks parts of /proc forbids a fresh one: run it with an unmasked /proc)"
     raise ProviderUnavailable(f"bubblewrap cannot make a sandbox here: {said or f'status {status}'}")
@@ -78,7 +81,7 @@ def describe(launcher: Launcher, cgroups: Cgroups, python: str, seccomp: bool) -
 
 
 def nproc_is_per_sandbox(own_uid: bool) -> bool:
-    """Whether RLIMIT_NPROC counts one sandbox: by its user namespace, or since it has a host uid to itself."""
+    """Whether RLIMIT_NPROC counts one sandbox alone: by its user namespace, or by a host uid of its own."""
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
     return own_uid or (release >= _UCOUNT_NPROC and os.geteuid() != 0)
 

@@ -241,4 +241,3 @@ def _abandon(sandboxes: dict[str, BubblewrapSandbox]) -> None:
     for sandbox in list(sandboxes.values()):
         with contextlib.suppress(OSError, SandboxGone):
             sandbox.abandon()
-

@@ -127,7 +127,7 @@ class BubblewrapSandbox:
             last = await self._guarded(channel, call, timeout + _GUARD_S)
         except SandboxFileError as error:
             if error.errno == _E2BIG:
-                raise ArgumentTooLong("the command and its environment exceed what exec takes; " + _FIX) from None
+                raise ArgumentTooLong("command and env together exceed what exec takes; " + _FIX) from None
             raise
         finally:
             if not call.done.done():
@@ -273,7 +273,8 @@ class BubblewrapSandbox:
         if ended and not left:
             self._on_end(self)
         else:
-            raise SandboxError(f"sandbox {self.record.id} left {'a process' if not ended else ''} {[str(p) for p in left]}")
+            rest = [str(path) for path in left] + ([] if ended else [f"process {self.pid}"])
+            raise SandboxError(f"sandbox {self.record.id} could not be removed whole: {', '.join(rest)}")
 
     def _live(self) -> Channel:
         if self._channel is None or self._ending is not None:

@@ -70,9 +70,7 @@ def program(machine: str | None = None) -> bytes | None:
         if number is not None:
             code += [(_JEQ, 0, 1, number), _refuse(errno.EPERM)]
     code += [(_JEQ, 0, 1, _CLONE3[column]), _refuse(errno.ENOSYS)]
-    code += _on_argument(
-        _CLONE[column], _ARG0_AT, [(_JSET, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM)]
-    )
+    code += _on_argument(_CLONE[column], _ARG0_AT, [(_JSET, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM)])
     allowed: list[Instruction] = [(_JEQ, len(_FAMILIES) - at, 0, f) for at, f in enumerate(_FAMILIES)]
     code += _on_argument(_SOCKET[column], _ARG0_AT, [*allowed, _refuse(errno.EAFNOSUPPORT)])
     refused = [i for request in _TERMINAL_INPUT for i in ((_JEQ, 0, 1, request), _refuse(errno.EPERM))]

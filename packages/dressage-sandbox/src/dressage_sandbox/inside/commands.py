@@ -14,7 +14,16 @@ from resource import setrlimit
 from select import EPOLLIN, epoll
 
 from .capture import Capture
-from .system import RLIMIT_RTTIME, TAG_TOP, close_all, execute, marks, prefer_as_oom_victim, try_kill, write_all
+from .system import (
+    RLIMIT_RTTIME,
+    TAG_TOP,
+    close_all,
+    execute,
+    marks,
+    prefer_as_oom_victim,
+    try_kill,
+    write_all,
+)
 from .wire import CHUNK_BYTES, ERR, EXEC_FAILED, EXEC_MISSING, EXIT, FAIL, OUT, TIMED_OUT, pack, unpack
 
 TYPE_CHECKING = False
@@ -50,10 +59,10 @@ class Commands:
         set_dumpable: "Callable[[int], int]",
     ) -> None:
         self.send, self.poll, self.control_fd, self.set_dumpable = send, poll, control_fd, set_dumpable
-        self.limits: "list[tuple[int, int]]" = []
-        self.running: "dict[int, Command]" = {}
-        self.by_fd: "dict[int, Command]" = {}
-        self.inputs: "dict[int, int]" = {}
+        self.limits: list[tuple[int, int]] = []
+        self.running: dict[int, Command] = {}
+        self.by_fd: dict[int, Command] = {}
+        self.inputs: dict[int, int] = {}
         self.last_tag = TAG_TOP
 
     # -- start ------------------------------------------------------------------------------------------
@@ -121,7 +130,7 @@ class Commands:
             posix.setsid()
             for target, fd in enumerate(streams):
                 posix.dup2(fd, target, True)
-            # Process 1 cannot be read or traced, since it answers for everyone; its child may be from here on.
+            # Process 1 may not be read or traced, since it answers for all; its child may from here on.
             self.set_dumpable(1)
             prefer_as_oom_victim()
             for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):

@@ -26,7 +26,7 @@ class Files:
 
     def __init__(self, send: "Callable[[int, int, bytes], None]") -> None:
         self.send = send
-        self.uploads: "dict[int, Upload]" = {}
+        self.uploads: dict[int, Upload] = {}
 
     def read(self, call: int, body: bytes) -> None:
         """CHUNKs and OK: at most ``size`` bytes of a regular file from ``offset``."""

@@ -3,7 +3,7 @@
 A body's fields are ``<u32 length>`` and bytes each.
 """
 
-from _struct import Struct  # type: ignore[import-not-found]
+from _struct import Struct
 
 HEADER = Struct("<IBI")
 SIZE = Struct("<I")
