@@ -1,0 +1,154 @@
+"""Putting the parts together into ASGI apps."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dressage_tito import ChatCodec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from dressage_proxy.config import ProxyConfig
+from dressage_proxy.control import control_router, health_router
+from dressage_proxy.controller import Controller
+from dressage_proxy.dataplane import DataPlane, Receive, Scope, Send
+from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.errors import RequestError
+from dressage_proxy.generation import Generator
+from dressage_proxy.metrics import Metrics
+from dressage_proxy.pipeline import Pipeline
+from dressage_proxy.sessions import Sessions, Store
+
+log = logging.getLogger("dressage.proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """One proxy in one event loop. ``start`` before the first request, ``close`` after the last."""
+
+    config: ProxyConfig
+    store: Store
+    engines: EngineClient
+    controller: Controller
+    pipeline: Pipeline
+    sessions: Sessions
+    metrics: Metrics
+
+    @classmethod
+    def build(cls, config: ProxyConfig, store: Store, codec: ChatCodec) -> Proxy:
+        """Wire the parts; nothing is opened yet."""
+        metrics = Metrics()
+        engines = EngineClient(
+            config.engines, timeout_s=config.engine_timeout_s, attempts=config.engine_attempts
+        )
+        controller = Controller(engines)
+        generator = Generator(engines, controller, codec.stop_token_ids, codec.decode)
+        pipeline = Pipeline(config, codec, store, generator, metrics)
+        sessions = Sessions(config, store, pipeline, controller, metrics)
+        return cls(config, store, engines, controller, pipeline, sessions, metrics)
+
+    async def start(self) -> None:
+        """Open the engine pools and resume what the store has."""
+        await self.engines.start()
+        resumed = self.sessions.recover()
+        if resumed:
+            log.info("resumed %d sessions", resumed)
+
+    async def close(self) -> None:
+        """Close the engine pools; the store is its owner's."""
+        await self.engines.close()
+
+    def data_app(self) -> DataPlane:
+        """The data plane alone: ``/s/{session}/…``."""
+        return DataPlane(self.config, self.sessions, self.pipeline, self.metrics)
+
+    def control_app(self, base_url: str) -> FastAPI:
+        """The control plane alone; ``base_url`` is the data plane's address, given out by ``open``."""
+        app = FastAPI(title="dressage-proxy control plane", docs_url=None, redoc_url=None)
+        app.include_router(
+            control_router(self.config, self.sessions, self.pipeline, self.controller, self.metrics, base_url)
+        )
+        app.include_router(health_router(lambda: _writable(self.config.store), self.engines))
+        app.add_exception_handler(RequestError, _refused)
+        app.add_exception_handler(RequestValidationError, _invalid)
+        app.add_exception_handler(HTTPException, _plain)
+        app.add_exception_handler(OSError, _store_failed)
+        return app
+
+    def app(self, base_url: str) -> CombinedApp:
+        """Both planes on one address."""
+        return CombinedApp(self.data_app(), self.control_app(base_url))
+
+
+class CombinedApp:
+    """Sends ``/s/…`` to the data plane, everything else to the control plane."""
+
+    def __init__(self, data: DataPlane, control: FastAPI | None) -> None:
+        self._data = data
+        self._control = control
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http" and (self._control is None or scope["path"].startswith("/s/")):
+            await self._data(scope, receive, send)
+        elif self._control is not None:
+            await self._control(scope, receive, send)
+
+
+@asynccontextmanager
+async def running(proxy: Proxy) -> AsyncIterator[Proxy]:
+    """Start a proxy and close it after."""
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()
+
+
+def _writable(store: Path) -> bool:
+    return os.access(store, os.W_OK)
+
+
+def _error(status: int, code: str, message: str, field: str | None, fix: str | None) -> dict[str, object]:
+    error = {"code": code, "message": message}
+    if field:
+        error["field"] = field
+    if fix:
+        error["fix"] = fix
+    return {"error": error}
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestError)
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(int(error.retry_after_s))}
+    body = _error(error.status, error.code, error.message, error.field, error.fix)
+    return JSONResponse(body, error.status, headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"] if part != "body")
+    fix = "leave it out" if first["type"] == "extra_forbidden" else "see the control plane's OpenAPI schema"
+    code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_field"
+    return JSONResponse(_error(422, code, f"{field or 'body'}: {first['msg']}", field or "body", fix), 422)
+
+
+async def _plain(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    code = {404: "unknown_route", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    return JSONResponse(_error(error.status_code, code, message, None, None), error.status_code)
+
+
+async def _store_failed(request: Request, error: Exception) -> JSONResponse:
+    log.error("the store failed: %s", error)
+    body = _error(503, "store_failed", str(error), None, "free space or repair the store, then try again")
+    return JSONResponse(body, 503, {"Retry-After": "5"})

@@ -1,0 +1,49 @@
+"""Canonical message keys: equal for messages that mean the same to a template, whatever a client did to them.
+
+A key covers role, text (absent, null, "" and one text block are the same), parsed tool arguments and the
+call that a result answers. Reasoning is left out of an assistant's key (agents drop it or trim it), and so is
+white space around its text: keys only find candidates, ids decide (contract: agents, "What follows").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from dressage_tito import Message, ToolCall
+
+
+def message_key(message: Message) -> str:
+    """The key of one message, 32 hex digits."""
+    own = message.role == "assistant"
+    parts = [
+        message.role,
+        message.content.strip() if own else message.content,
+        [_call(call) for call in message.tool_calls],
+        message.tool_call_id,
+        message.name,
+    ]
+    text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def same_meaning(first: Message, second: Message) -> bool:
+    """Whether an echo says what was returned."""
+    return message_key(first) == message_key(second)
+
+
+def merge_leading_system(messages: Sequence[Message]) -> list[Message]:
+    """Leading system and developer messages as one, joined by a blank line: templates take one alone."""
+    count = 0
+    while count < len(messages) and messages[count].role in ("system", "developer"):
+        count += 1
+    if count < 2:
+        return list(messages)
+    text = "\n\n".join(message.content for message in messages[:count])
+    return [Message("system", text), *messages[count:]]
+
+
+def _call(call: ToolCall) -> list[object]:
+    arguments: object = dict(call.arguments) if call.arguments else call.arguments_text
+    return [call.id, call.name, {} if arguments in ("", "{}") else arguments]

@@ -1,0 +1,209 @@
+"""``dressage-proxy serve``: the only place that reads flags and the environment."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from dressage_store import FilesStore, StoreError
+from dressage_tito import ChatCodec, TitoError
+from pydantic import ValidationError
+
+from dressage_proxy.app import CombinedApp, Proxy, running
+from dressage_proxy.config import ProxyConfig
+from dressage_proxy.errors import ConfigError
+
+KEY_VARIABLE = "DRESSAGE_CONTROL_KEY"
+_BACKLOG = 2048
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 after a graceful stop, 2 for a configuration that cannot work."""
+    args = _parser().parse_args(argv)
+    logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        return _serve(args)
+    except (ConfigError, StoreError, TitoError) as error:
+        print(f"dressage-proxy: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dressage-proxy", description="A recording model proxy.")
+    serve = parser.add_subparsers(dest="command", required=True).add_parser(
+        "serve",
+        help="serve the data plane and the control plane",
+        epilog=f"The control key comes from --control-key-file or ${KEY_VARIABLE}; with neither, one is made "
+        "and written to STORE/control.key (mode 0600).",
+    )
+    serve.add_argument("--tokenizer", required=True, type=Path, help="folder of a Hugging Face tokenizer")
+    serve.add_argument("--engine", required=True, help="base URL of an SGLang engine; several by commas")
+    serve.add_argument("--store", required=True, type=Path, help="folder for turn logs and trajectories")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8080, help="data plane; 0 takes a free one")
+    serve.add_argument("--control-port", type=int, help="control plane; default: the data plane's port")
+    serve.add_argument("--control-key-file", type=Path)
+    serve.add_argument("--context-window", type=int, default=32768, help="tokens")
+    serve.add_argument("--max-output-tokens", type=int, default=8192)
+    serve.add_argument("--model-name", default="dressage", help="what /v1/models lists")
+    serve.add_argument("--template-kwargs", default="{}", help='JSON, such as {"enable_thinking": false}')
+    serve.add_argument("--store-retain", action="store_true", help="keep what was acked, for an audit")
+    serve.add_argument("--fsync", action="store_true", help="survive a power cut too, not only a crash")
+    serve.add_argument("--keepalive", type=float, default=10.0, help="seconds between comments on a stream")
+    serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    return parser
+
+
+def _serve(args: argparse.Namespace) -> int:
+    codec = ChatCodec.from_folder(args.tokenizer, template_kwargs=_json(args.template_kwargs))
+    data = _listen(args.host, args.port, "--port")
+    control = None if args.control_port is None else _listen(args.host, args.control_port, "--control-port")
+    with contextlib.ExitStack() as stack:
+        for sock in filter(None, (data, control)):
+            stack.callback(sock.close)
+        store = stack.enter_context(FilesStore(args.store, retain=args.store_retain, fsync=args.fsync))
+        key, key_file = _control_key(args)
+        config = _config(args, key)
+        _run(Proxy.build(config, store, codec), data, control, args.host, key_file)
+    return 0
+
+
+def _config(args: argparse.Namespace, key: str) -> ProxyConfig:
+    try:
+        return ProxyConfig(
+            tokenizer=args.tokenizer,
+            engines=tuple(url.strip() for url in args.engine.split(",") if url.strip()),
+            store=args.store,
+            control_key=key,
+            model_name=args.model_name,
+            template_kwargs=_json(args.template_kwargs),
+            context_window=args.context_window,
+            max_output_tokens=args.max_output_tokens,
+            retain=args.store_retain,
+            fsync=args.fsync,
+            keepalive_s=args.keepalive,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
+        raise ConfigError(f"{flag}: {first['msg']}") from error
+
+
+def _json(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--template-kwargs is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError("--template-kwargs must be a JSON object")
+    return value
+
+
+def _control_key(args: argparse.Namespace) -> tuple[str, Path | None]:
+    """The key and the file that holds it, if one does."""
+    path: Path | None = args.control_key_file
+    if path is not None:
+        try:
+            return path.read_text().strip(), path
+        except OSError as error:
+            raise ConfigError(f"--control-key-file: {error}") from error
+    key = os.environ.get(KEY_VARIABLE, "")
+    if key:
+        return key, None
+    path = args.store / "control.key"
+    key = secrets.token_urlsafe(32)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(key)
+    return key, path
+
+
+def _listen(host: str, port: int, flag: str) -> socket.socket:
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        sock = socket.socket(infos[0][0], socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(infos[0][4])
+        sock.listen(_BACKLOG)
+        sock.set_inheritable(True)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"{flag} {port}: cannot listen on {host}:{port} ({error}); choose another, or 0 for a free one"
+        ) from error
+    return sock
+
+
+def _run(
+    proxy: Proxy, data: socket.socket, control: socket.socket | None, host: str, key_file: Path | None
+) -> None:
+    import uvloop
+
+    data_url = f"http://{host}:{data.getsockname()[1]}"
+    control_url = f"http://{host}:{control.getsockname()[1]}" if control else data_url
+    ready = {
+        "event": "ready",
+        "data_url": data_url,
+        "control_url": control_url,
+        "control_key_file": str(key_file) if key_file else None,
+    }
+
+    async def serve() -> None:
+        async with running(proxy):
+            if control is None:
+                servers = [(_server(proxy.app(data_url)), data)]
+            else:
+                servers = [
+                    (_server(CombinedApp(proxy.data_app(), None)), data),
+                    (_server(proxy.control_app(data_url)), control),
+                ]
+            stop = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            for name in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(name, stop.set)
+            tasks = [asyncio.create_task(server.serve([sock])) for server, sock in servers]
+            while not all(server.started for server, _ in servers):
+                await asyncio.sleep(0.005)  # noqa: ASYNC110 - uvicorn has no event for it
+            print(json.dumps(ready), flush=True)
+            await stop.wait()
+            for server, _ in servers:
+                server.should_exit = True
+            await asyncio.gather(*tasks)
+
+    uvloop.run(serve())
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to its caller: two servers share this process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        """Nothing to capture."""
+        yield
+
+
+def _server(app: object) -> _Server:
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=120,
+    )
+    return _Server(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

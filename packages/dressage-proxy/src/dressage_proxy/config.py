@@ -1,0 +1,69 @@
+"""The proxy's configuration: frozen, complete, and passed in. Only ``main()`` reads flags and environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ProxyConfig(BaseModel):
+    """What one proxy process serves. Lengths in tokens, times in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: Path
+    """A Hugging Face tokenizer folder with a chat template."""
+    engines: tuple[str, ...] = Field(min_length=1)
+    """Base URLs of SGLang engines."""
+    store: Path
+    """Folder of the files store."""
+    control_key: str = Field(min_length=16, repr=False)
+    model_name: str = "dressage"
+    """What ``/v1/models`` lists. Requests may name any model."""
+    template_kwargs: Mapping[str, Any] = Field(default_factory=dict)
+    context_window: int = Field(default=32768, ge=16)
+    max_output_tokens: int = Field(default=8192, ge=1)
+    """Cap of one reply; a request that asks for more is given this."""
+    max_body_bytes: int = Field(default=64 << 20, ge=1024)
+    max_sessions: int = Field(default=100_000, ge=1)
+    retain: bool = False
+    """Keep logs and trajectories after ack, so that a run can be audited."""
+    fsync: bool = False
+    engine_timeout_s: float = Field(default=3600.0, gt=0)
+    engine_attempts: int = Field(default=5, ge=1)
+    """Tries of one engine call before any token is accepted."""
+    keepalive_s: float = Field(default=10.0, gt=0)
+    """Interval of comments on an idle stream."""
+
+
+class Sampling(BaseModel):
+    """A session's sampling parameters. What is set here overrides the agent's wish (and is flagged)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop: tuple[str, ...] | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+
+
+class Limits(BaseModel):
+    """A session's ceilings; each may only lower the proxy's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    context_window: int | None = Field(default=None, ge=16)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
+    """Committed turns."""
+    max_total_tokens: int | None = Field(default=None, ge=1)
+    """Sampled tokens over the whole session."""

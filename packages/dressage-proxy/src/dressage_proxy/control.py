@@ -1,0 +1,197 @@
+"""The control plane: sessions, segments, pause and resume, under one bearer key (contract: proxy-api)."""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from typing import Any
+
+from dressage_segments import FailureClass, SessionInfo, segment_to_bytes, write_frames
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from dressage_proxy.config import Limits, ProxyConfig, Sampling
+from dressage_proxy.controller import Controller
+from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.errors import UnauthorizedError
+from dressage_proxy.metrics import Metrics
+from dressage_proxy.pipeline import Pipeline
+from dressage_proxy.sessions import Sessions
+
+_MAX_ID = 512
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OpenBody(_Body):
+    """``POST /sessions``."""
+
+    instance_id: str = Field(min_length=1, max_length=_MAX_ID)
+    group_id: str | None = Field(default=None, max_length=_MAX_ID)
+    rollout_id: str | None = Field(default=None, max_length=_MAX_ID)
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class FinalizeBody(_Body):
+    """``POST /sessions/{id}/finalize``."""
+
+    outcome: dict[str, Any] | None = None
+    failure_class: FailureClass = FailureClass.COMPLETED
+
+
+class AckBody(_Body):
+    """``POST /sessions/{id}/ack``."""
+
+    generation: int = Field(ge=1)
+
+
+class PauseBody(_Body):
+    """``POST /rollout/pause``."""
+
+    session_id: str | None = None
+    timeout_s: float = Field(default=60.0, ge=0, le=3600)
+
+
+class ResumeBody(_Body):
+    """``POST /rollout/resume``."""
+
+    version: int = Field(ge=0)
+
+
+def control_router(
+    config: ProxyConfig,
+    sessions: Sessions,
+    pipeline: Pipeline,
+    controller: Controller,
+    metrics: Metrics,
+    base_url: str,
+) -> APIRouter:
+    """Routes that need the control key. ``base_url`` is the data plane's own address."""
+
+    async def authorized(request: Request) -> None:
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {config.control_key}".encode()):
+            raise UnauthorizedError(
+                "the control key is missing or wrong", fix="send Authorization: Bearer <control key>"
+            )
+
+    router = APIRouter(dependencies=[Depends(authorized)])
+    _session_routes(router, sessions, pipeline, base_url)
+    _segment_routes(router, sessions)
+
+    @router.post("/rollout/pause")
+    async def pause(body: PauseBody) -> dict[str, Any]:
+        if body.session_id is not None:
+            sessions.live(body.session_id)
+        result = await controller.pause(body.session_id, body.timeout_s)
+        return {"quiesced": result.quiesced, "preempted": result.preempted, "waiting": result.waiting}
+
+    @router.post("/rollout/resume")
+    async def resume(body: ResumeBody) -> dict[str, Any]:
+        await controller.resume(body.version)
+        return _rollout(controller)
+
+    @router.get("/rollout")
+    async def rollout() -> dict[str, Any]:
+        return _rollout(controller)
+
+    @router.get("/metrics")
+    async def exposition() -> Response:
+        metrics.in_flight.set(controller.in_flight)
+        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def health_router(store_writable: Any, engines: EngineClient) -> APIRouter:
+    """Liveness and readiness; no key."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @router.get("/ready")
+    async def ready(response: Response) -> dict[str, Any]:
+        states = {engine: await engines.healthy(engine) for engine in engines.urls}
+        writable = store_writable()
+        good = any(states.values()) and writable
+        response.status_code = 200 if good else 503
+        return {"ready": good, "engines": states, "store_writable": writable}
+
+    return router
+
+
+def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, base_url: str) -> None:
+    @router.post("/sessions", status_code=201)
+    async def open_session(body: OpenBody) -> dict[str, Any]:
+        info = SessionInfo("", body.instance_id, body.group_id or body.instance_id, body.rollout_id or "")
+        session = sessions.open(info, sampling=body.sampling, limits=body.limits, labels=body.labels)
+        url = f"{base_url}/s/{session.id}"
+        return {"session_id": session.id, "base_urls": {"openai": f"{url}/v1", "anthropic": url}}
+
+    @router.get("/sessions/{session_id}")
+    async def get_session(session_id: str) -> dict[str, Any]:
+        session = sessions.find(session_id)
+        tree = session.tree
+        final = session.final
+        kinds = Counter(turn.kind.value for turn in tree.turns if not tree.children(turn.index))
+        return {
+            "session_id": session.id,
+            "instance_id": session.info.instance_id,
+            "group_id": session.info.group_id,
+            "rollout_id": session.info.rollout_id,
+            "state": session.state.value,
+            "steps": final.steps if final else len(tree),
+            "branches": dict(kinds),
+            "tokens": final.sampled_tokens if final else tree.sampled_tokens,
+            "in_flight": pipeline.in_flight(session.id),
+            "generation": final.generation if final else None,
+            "labels": dict(session.labels),
+        }
+
+    @router.post("/sessions/{session_id}/finalize")
+    async def finalize(session_id: str, body: FinalizeBody | None = None) -> dict[str, Any]:
+        body = body or FinalizeBody()
+        final = await sessions.finalize(session_id, body.outcome or {}, body.failure_class)
+        return {
+            "segments": final.segments,
+            "trained_tokens": final.trained_tokens,
+            "lost_tokens": dict(final.lost_tokens),
+            "sampled_tokens": final.sampled_tokens,
+            "generation": final.generation,
+        }
+
+    @router.delete("/sessions/{session_id}", status_code=204)
+    async def delete(session_id: str) -> Response:
+        await sessions.delete(session_id)
+        return Response(status_code=204)
+
+
+def _segment_routes(router: APIRouter, sessions: Sessions) -> None:
+    @router.get("/sessions/{session_id}/segments")
+    async def segments(session_id: str) -> Response:
+        trajectory = sessions.trajectory(session_id)
+        return Response(
+            write_frames(segment_to_bytes(segment) for segment in trajectory.segments),
+            media_type="application/octet-stream",
+            headers={"ETag": f'"{trajectory.generation}"'},
+        )
+
+    @router.post("/sessions/{session_id}/ack", status_code=204)
+    async def ack(session_id: str, body: AckBody) -> Response:
+        sessions.ack(session_id, body.generation)
+        return Response(status_code=204)
+
+
+def _rollout(controller: Controller) -> dict[str, Any]:
+    return {
+        "state": "paused" if controller.paused else "running",
+        "version": controller.version if controller.version >= 0 else None,
+        "in_flight": controller.in_flight,
+        "waiting": controller.waiting,
+    }

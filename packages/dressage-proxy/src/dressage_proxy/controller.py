@@ -1,0 +1,146 @@
+"""Pause and resume at token boundaries, over all calls that are in flight.
+
+A pause closes the gate (for one session or for all), aborts the engine calls of its scope and waits until
+each has ended: by then its partial tokens are with the turn that asked for them, which waits at the gate and
+goes on from prompt + partial once resumed. A call that finished while its abort was under way is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from dressage_segments.turn import UNKNOWN_VERSION
+
+from dressage_proxy.engine.client import EngineClient
+
+_REPEAT_ABORT_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class PauseResult:
+    """What a pause reached: ``quiesced`` only if nothing of its scope is in flight."""
+
+    quiesced: bool
+    preempted: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    session_id: str
+    engine: str
+
+
+class Controller:
+    """The gate that every engine call passes. Used from one event loop."""
+
+    def __init__(self, engines: EngineClient) -> None:
+        self._engines = engines
+        self._version = UNKNOWN_VERSION
+        self._paused_all = False
+        self._paused: set[str] = set()
+        self._calls: dict[str, _Call] = {}
+        self._waiting: dict[str, int] = {}
+        self._changed = asyncio.Condition()
+
+    @property
+    def version(self) -> int:
+        """The weight version last announced by ``resume``, or -1."""
+        return self._version
+
+    @property
+    def paused(self) -> bool:
+        """Whether all sessions are paused."""
+        return self._paused_all
+
+    @property
+    def in_flight(self) -> int:
+        """Engine calls under way."""
+        return len(self._calls)
+
+    @property
+    def waiting(self) -> int:
+        """Turns held at the gate."""
+        return sum(self._waiting.values())
+
+    def holds(self, session_id: str) -> bool:
+        """Whether a call of this session must wait now."""
+        return self._paused_all or session_id in self._paused
+
+    @asynccontextmanager
+    async def call(self, session_id: str, rid: str, engine: str) -> AsyncIterator[int]:
+        """Pass the gate and be in flight; yields the version known at dispatch (-1: unknown)."""
+        async with self._changed:
+            if self.holds(session_id):
+                self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
+                try:
+                    await self._changed.wait_for(lambda: not self.holds(session_id))
+                finally:
+                    self._waiting[session_id] -= 1
+                    if not self._waiting[session_id]:
+                        del self._waiting[session_id]
+            self._calls[rid] = _Call(session_id, engine)
+        try:
+            yield self._version
+        finally:
+            del self._calls[rid]
+            # Shielded: a cancelled caller must still wake a pause that waits for it.
+            await asyncio.shield(self._notify())
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def pause(self, session_id: str | None, timeout_s: float) -> PauseResult:
+        """Close the gate for one session or all, abort what runs there, and wait for quiescence."""
+        if session_id is None:
+            self._paused_all = True
+        else:
+            self._paused.add(session_id)
+        targets = self._scope(session_id)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while scope := self._scope(session_id):
+            await asyncio.gather(*(self._engines.abort(call.engine, rid) for rid, call in scope.items()))
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0 or await self._quiet(session_id, min(left, _REPEAT_ABORT_S)):
+                break
+            # An abort that overtook its own request found nothing to abort: say it again.
+        waiting = self.waiting if session_id is None else self._waiting.get(session_id, 0)
+        return PauseResult(not self._scope(session_id), len(targets), waiting)
+
+    async def resume(self, version: int, session_id: str | None = None) -> None:
+        """Open the gate; calls dispatched from now on are labelled so where the engine gives none."""
+        self._version = version
+        if session_id is None:
+            self._paused_all = False
+            self._paused.clear()
+        else:
+            self._paused.discard(session_id)
+        await self._notify()
+
+    async def abort_session(self, session_id: str) -> None:
+        """Abort what runs for a session; its turns are cancelled by their owner."""
+        scope = self._scope(session_id)
+        await asyncio.gather(*(self._engines.abort(call.engine, rid) for rid, call in scope.items()))
+
+    def forget(self, session_id: str) -> None:
+        """Drop a session's own pause."""
+        self._paused.discard(session_id)
+
+    def _scope(self, session_id: str | None) -> dict[str, _Call]:
+        return {
+            rid: call
+            for rid, call in self._calls.items()
+            if session_id is None or call.session_id == session_id
+        }
+
+    async def _quiet(self, session_id: str | None, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: not self._scope(session_id))
+        except TimeoutError:
+            return False
+        return True

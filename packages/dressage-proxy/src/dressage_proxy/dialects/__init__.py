@@ -1,0 +1,1 @@
+"""One file for each wire dialect, behind one base."""

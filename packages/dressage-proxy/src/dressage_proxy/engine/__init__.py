@@ -1,0 +1,1 @@
+"""Engines: the SGLang client, and a scripted engine that speaks the same contract for tests."""

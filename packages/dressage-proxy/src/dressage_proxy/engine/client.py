@@ -1,0 +1,152 @@
+"""Connections to engines: pooled for generation, and a pool of their own for aborts.
+
+A full data plane must not be able to starve an abort, so control requests never share connections with
+/generate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import aiohttp
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from dressage_proxy.engine.wire import CallResult, decode_reply, request_body
+from dressage_proxy.errors import EngineError
+
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_BACKOFF_S = 0.1
+_BACKOFF_CAP_S = 5.0
+_ERROR_TEXT = 500
+
+
+class EngineClient:
+    """A list of engines that sample for one proxy. Used from one event loop; ``start`` it there."""
+
+    def __init__(self, urls: Sequence[str], *, timeout_s: float, attempts: int) -> None:
+        self._urls = tuple(url.rstrip("/") for url in urls)
+        self._timeout_s = timeout_s
+        self._attempts = attempts
+        self._turns = itertools.count()
+        self._data: aiohttp.ClientSession | None = None
+        self._control: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Open both pools."""
+        self._data = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=10),
+            auto_decompress=False,
+        )
+        self._control = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=10, sock_connect=5),
+        )
+
+    async def close(self) -> None:
+        """Close both pools."""
+        for session in (self._data, self._control):
+            if session is not None:
+                await session.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the engines."""
+        return self._urls
+
+    def choose(self, session_id: str) -> str:
+        """The engine for a session's next step: always the same one, so that its prefix cache is used."""
+        return self._urls[hash(session_id) % len(self._urls)]
+
+    async def generate(
+        self,
+        engine: str,
+        rid: str,
+        input_ids: NDArray[np.int32],
+        sampling_params: Mapping[str, Any],
+        dispatch_version: int,
+    ) -> CallResult:
+        """One call. 429, 5xx and lost connections are tried again, since no token was accepted yet.
+
+        Raises EngineError when the tries are used up or the engine refuses the request (4xx).
+        """
+        body = request_body(rid, input_ids, sampling_params)
+        for attempt in itertools.count(1):
+            try:
+                reply = await self._post(f"{engine}/generate", body)
+            except _PassingError as error:
+                if attempt >= self._attempts:
+                    raise EngineError(f"{engine}: {error} ({attempt} tries)", retry_after_s=5) from error
+                await asyncio.sleep(error.delay_s or _backoff(attempt))
+                continue
+            return decode_reply(reply, prompt_tokens=len(input_ids), dispatch_version=dispatch_version)
+        raise AssertionError("unreachable")
+
+    async def _post(self, url: str, body: bytes) -> bytes:
+        assert self._data is not None, "start() was not called"
+        try:
+            async with self._data.post(
+                url, data=body, headers={"Content-Type": "application/json"}
+            ) as response:
+                reply = await response.read()
+                if response.status in _RETRIED:
+                    after = response.headers.get("Retry-After", "")
+                    raise _PassingError(
+                        f"status {response.status}: {_text(reply)}", float(after) if after.isdigit() else None
+                    )
+                if response.status != 200:
+                    raise EngineError(f"{url} refused with status {response.status}: {_text(reply)}")
+                return reply
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise _PassingError(f"{type(error).__name__}: {error}") from error
+
+    async def abort(self, engine: str, rid: str) -> bool:
+        """Ask the engine to abort a call. False when the engine did not take the request."""
+        assert self._control is not None, "start() was not called"
+        try:
+            async with self._control.post(
+                f"{engine}/abort_request",
+                data=orjson.dumps({"rid": rid}),
+                headers={"Content-Type": "application/json"},
+            ) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError, ConnectionError):
+            return False
+
+    async def healthy(self, engine: str) -> bool:
+        """Whether the engine answers /health."""
+        assert self._control is not None, "start() was not called"
+        try:
+            async with self._control.get(f"{engine}/health") as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError, ConnectionError):
+            return False
+
+
+class _PassingError(Exception):
+    """A failure that may pass; no token was accepted."""
+
+    def __init__(self, message: str, delay_s: float | None = None) -> None:
+        super().__init__(message)
+        self.delay_s = delay_s
+
+
+def _backoff(attempt: int) -> float:
+    return min(_BACKOFF_CAP_S, _BACKOFF_S * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+
+
+def _text(reply: bytes) -> str:
+    return reply[:_ERROR_TEXT].decode("utf-8", "replace")

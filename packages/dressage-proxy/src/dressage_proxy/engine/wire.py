@@ -1,0 +1,152 @@
+"""SGLang's /generate on the wire: the request body, and the reply as evidence (contract: sglang).
+
+Ids, logprobs and counts of a call either agree or the call is untrainable with a cause (promise P3): nothing
+is padded, guessed or cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from dressage_segments import LossCause
+from dressage_segments.turn import UNKNOWN_VERSION
+from numpy.typing import NDArray
+
+from dressage_proxy.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """One engine reply. ``output_ids`` int32 [N], ``logprobs`` float32 [N] (NaN: none given), ``versions``
+    int32 [N]; ``finish_reason`` stop, length or abort; ``untrainable`` is "" or a LossCause."""
+
+    output_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    finish_reason: str
+    matched: int | str | None
+    untrainable: str
+    cached_tokens: int | None = None
+
+    def first(self, count: int) -> CallResult:
+        """The call cut to its first ``count`` tokens."""
+        return CallResult(
+            self.output_ids[:count],
+            self.logprobs[:count],
+            self.versions[:count],
+            self.finish_reason,
+            self.matched,
+            self.untrainable,
+            self.cached_tokens,
+        )
+
+
+NOTHING = CallResult(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "abort", None, "")
+"""An abort that had sampled nothing."""
+
+
+def request_body(rid: str, input_ids: NDArray[np.int32], sampling_params: Mapping[str, Any]) -> bytes:
+    """The JSON of one /generate request, output logprobs asked for."""
+    body = {
+        "rid": rid,
+        "input_ids": np.ascontiguousarray(input_ids),
+        "sampling_params": dict(sampling_params),
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "stream": False,
+    }
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def decode_reply(body: bytes, *, prompt_tokens: int, dispatch_version: int) -> CallResult:
+    """Check and decode a reply. ``dispatch_version`` labels tokens where the reply names no version.
+
+    Raises EngineError when the reply is no /generate reply at all, or its abort carries an error status.
+    """
+    try:
+        reply = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise EngineError(f"the engine's reply is no JSON: {error}") from error
+    if not isinstance(reply, dict) or not isinstance(reply.get("meta_info"), dict):
+        raise EngineError("the engine's reply has no meta_info: is this an SGLang /generate endpoint?")
+    meta: dict[str, Any] = reply["meta_info"]
+    finish, matched = _finish(meta.get("finish_reason"))
+    ids = _ids(reply.get("output_ids"), meta.get("output_token_logprobs"))
+    logprobs, cause = _logprobs(ids, meta.get("output_token_logprobs"))
+    if not cause and not _counts_agree(meta, len(ids), prompt_tokens):
+        cause = LossCause.MISALIGNED.value
+    versions = _versions(meta, len(ids), dispatch_version)
+    cached = meta.get("cached_tokens")
+    return CallResult(
+        ids, logprobs, versions, finish, matched, cause, cached if isinstance(cached, int) else None
+    )
+
+
+def _finish(reason: object) -> tuple[str, int | str | None]:
+    if not isinstance(reason, dict) or reason.get("type") not in ("stop", "length", "abort"):
+        raise EngineError(f"the engine's finish_reason is {reason!r}: expected type stop, length or abort")
+    status = reason.get("status_code")
+    if reason["type"] == "abort" and isinstance(status, int) and status >= 400:
+        raise EngineError(f"the engine aborted with status {status}: {reason.get('message')}")
+    matched = reason.get("matched")
+    return reason["type"], matched if isinstance(matched, int | str) else None
+
+
+def _ids(output_ids: object, entries: object) -> NDArray[np.int32]:
+    """The sampled ids; where ``output_ids`` is absent the logprob entries name them."""
+    if output_ids is None and isinstance(entries, list):
+        output_ids = [entry[1] for entry in entries if isinstance(entry, list) and len(entry) > 1]
+    if output_ids is None:
+        return np.empty(0, np.int32)
+    try:
+        ids = np.asarray(output_ids, dtype=np.int32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EngineError(f"the engine's output_ids are no token ids: {error}") from error
+    if ids.ndim != 1 or (ids < 0).any():
+        raise EngineError("the engine's output_ids are no flat list of token ids")
+    return ids
+
+
+def _logprobs(ids: NDArray[np.int32], entries: object) -> tuple[NDArray[np.float32], str]:
+    absent = np.full(len(ids), np.nan, np.float32)
+    if not len(ids):
+        return absent, ""
+    if not isinstance(entries, list) or not entries:
+        return absent, LossCause.MISSING_LOGPROBS.value
+    try:
+        values = np.array([np.nan if entry[0] is None else entry[0] for entry in entries], dtype=np.float32)
+        named = np.array([entry[1] for entry in entries], dtype=np.int64)
+    except (TypeError, ValueError, IndexError):
+        return absent, LossCause.MISALIGNED.value
+    if len(named) != len(ids) or (named != ids).any():
+        return absent, LossCause.MISALIGNED.value
+    return values, LossCause.MISSING_LOGPROBS.value if np.isnan(values).any() else ""
+
+
+def _counts_agree(meta: Mapping[str, Any], sampled: int, prompt_tokens: int) -> bool:
+    """Counts that the reply gives (a queued abort gives none) equal what was sent and returned."""
+    completion, prompt = meta.get("completion_tokens"), meta.get("prompt_tokens")
+    return completion in (None, sampled) and prompt in (None, prompt_tokens)
+
+
+def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> NDArray[np.int32]:
+    """Per token: the engine's spans, else its one label, else the version at dispatch; never a later one."""
+    spans = meta.get("weight_versions")
+    if isinstance(spans, list) and spans:
+        versions = np.full(sampled, UNKNOWN_VERSION, np.int32)
+        for span in spans:
+            if isinstance(span, dict):
+                versions[int(span["start"]) : int(span["end"])] = _number(span.get("version"))
+        return versions
+    label = meta.get("weight_version")
+    return np.full(sampled, dispatch_version if label is None else _number(label), np.int32)
+
+
+def _number(label: object) -> int:
+    """A version label as a number; SGLang's "default" and other words are unknown."""
+    text = str(label)
+    return int(text) if text.isascii() and text.isdigit() else UNKNOWN_VERSION

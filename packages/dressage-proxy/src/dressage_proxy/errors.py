@@ -1,0 +1,105 @@
+"""The proxy's errors, and the only place that maps them to HTTP.
+
+::
+
+    ProxyError(Exception)
+    ├── ConfigError(ValueError)      a flag or field of the configuration; the process does not start
+    ├── RequestError                 the client's request; carries status, code, field and fix
+    │   ├── NotFoundError            404: no such session or route
+    │   ├── GoneError                410: the session is finished
+    │   ├── ConflictError            409: the state does not allow it
+    │   ├── UnauthorizedError        401: wrong or missing control key
+    │   ├── ContextOverflowError     400: the prompt does not fit the context window
+    │   └── EngineError              503: the engine failed and nothing could be kept
+    └── ClientGoneError              the client left while its reply was made; nothing is sent
+"""
+
+from __future__ import annotations
+
+
+class ProxyError(Exception):
+    """Root of this package's errors."""
+
+
+class ConfigError(ProxyError, ValueError):
+    """The configuration cannot work. The message names the flag and the fix."""
+
+
+class RequestError(ProxyError):
+    """A request that is refused. ``field`` is the JSON path at fault, ``fix`` what to do instead."""
+
+    status = 400
+    code = "invalid_request"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        fix: str | None = None,
+        code: str | None = None,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.fix = fix
+        self.code = code or type(self).code
+        self.status = status or type(self).status
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.field, self.fix, self.code, self.status)
+
+
+def _rebuild(
+    kind: type[RequestError], message: str, field: str | None, fix: str | None, code: str, status: int
+) -> RequestError:
+    return kind(message, field=field, fix=fix, code=code, status=status)
+
+
+class NotFoundError(RequestError):
+    """No such session or route."""
+
+    status = 404
+    code = "not_found"
+
+
+class GoneError(RequestError):
+    """The session was finalised or deleted."""
+
+    status = 410
+    code = "session_finished"
+
+
+class ConflictError(RequestError):
+    """The state does not allow the request."""
+
+    status = 409
+    code = "conflict"
+
+
+class UnauthorizedError(RequestError):
+    """The control key is missing or wrong."""
+
+    status = 401
+    code = "unauthorized"
+
+
+class ContextOverflowError(RequestError):
+    """The prompt leaves no room to sample; found before the engine is called."""
+
+    status = 400
+    code = "context_length_exceeded"
+
+
+class EngineError(RequestError):
+    """The engine could not be reached or answered with an error, after retries, with no token accepted."""
+
+    status = 503
+    code = "engine_unavailable"
+
+
+class ClientGoneError(ProxyError):
+    """The client closed its connection while the reply was being made."""

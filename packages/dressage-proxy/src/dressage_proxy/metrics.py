@@ -1,0 +1,59 @@
+"""Prometheus metrics of one proxy process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """Counters and histograms under one registry, so that several apps can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "dressage_requests",
+            "Model calls by dialect and status",
+            ["dialect", "status"],
+            registry=self.registry,
+        )
+        self.sampled_tokens = Counter(
+            "dressage_sampled_tokens", "Tokens sampled and committed", registry=self.registry
+        )
+        self.trained_tokens = Counter(
+            "dressage_trained_tokens", "Tokens of finalised sessions with mask 1", registry=self.registry
+        )
+        self.lost_tokens = Counter(
+            "dressage_lost_tokens", "Sampled tokens not trained, by cause", ["cause"], registry=self.registry
+        )
+        self.undelivered = Counter(
+            "dressage_undelivered_turns", "Turns whose client was gone", registry=self.registry
+        )
+        self.in_flight = Gauge("dressage_in_flight_calls", "Engine calls under way", registry=self.registry)
+        self.sessions = Gauge("dressage_open_sessions", "Sessions in memory", registry=self.registry)
+        self._phases = Histogram(
+            "dressage_phase_seconds",
+            "Time of a model call by phase",
+            ["phase"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._children = {name: self._phases.labels(name) for name in ("encode", "engine", "commit")}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time one phase: encode, engine or commit."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._children[name].observe(time.perf_counter() - started)
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,246 @@
+"""One model call from request to committed reply: match, encode, sample, parse, commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from dressage_segments import Mark, SegmentSink, Turn, mark_to_record, turn_to_record
+from dressage_tito import ChatCodec, Message, ParsedTurn, ToolCall
+
+from dressage_proxy.canonical import message_key
+from dressage_proxy.config import ProxyConfig
+from dressage_proxy.dialects.base import ModelReply, ModelRequest
+from dressage_proxy.errors import ContextOverflowError, GoneError, RequestError
+from dressage_proxy.generation import Generator, Reply
+from dressage_proxy.metrics import Metrics
+from dressage_proxy.planning import Place, Plan, locate, plan
+from dressage_proxy.sampling import Effective, context_window, effective, reply_cap
+from dressage_proxy.session import Session, State
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A reply in the making, and how many clients wait for it (a retry joins the one in flight)."""
+
+    task: asyncio.Task[ModelReply]
+    waiters: int = 0
+    delivered: bool = False
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """Serves every session of this process. Used from one event loop."""
+
+    config: ProxyConfig
+    codec: ChatCodec
+    sink: SegmentSink
+    generator: Generator
+    metrics: Metrics
+    _attempts: dict[tuple[object, ...], Attempt] = field(default_factory=dict)
+
+    async def answer(self, session: Session, request: ModelRequest) -> tuple[Attempt, ModelReply]:
+        """The committed reply to a request. Cancel it when the client is gone: with the last client that
+        waited, the engine call is aborted and the turn is recorded as undelivered.
+
+        Raises RequestError and its kinds. The caller reports delivery by :meth:`delivered` or :meth:`lost`.
+        """
+        place = locate(session, self.codec, request)
+        attempt = self._join(session, request, place)
+        attempt.waiters += 1
+        try:
+            reply = await asyncio.shield(attempt.task)
+        except asyncio.CancelledError:
+            attempt.waiters -= 1
+            if attempt.task.cancelled():
+                raise GoneError(f"session {session.id} ended while the reply was being made") from None
+            if not attempt.waiters:
+                if attempt.task.done():
+                    self._unseen(session, attempt, attempt.task.result())
+                else:
+                    attempt.task.cancel()
+                    await asyncio.wait({attempt.task})
+            raise
+        except BaseException:
+            attempt.waiters -= 1
+            raise
+        return attempt, reply
+
+    def _join(self, session: Session, request: ModelRequest, place: Place) -> Attempt:
+        identity = (
+            session.id,
+            place.parent,
+            place.tools_hash,
+            place.keys,
+            repr(sorted(request.asked.items())),
+        )
+        attempt = self._attempts.get(identity)
+        if attempt is None or attempt.task.done():
+            task = asyncio.create_task(self._turn(session, request, place))
+            attempt = Attempt(task)
+            self._attempts[identity] = attempt
+            task.add_done_callback(self._ended(identity, attempt))
+        return attempt
+
+    def _ended(
+        self, identity: tuple[object, ...], attempt: Attempt
+    ) -> Callable[[asyncio.Task[ModelReply]], None]:
+        def forget(task: asyncio.Task[ModelReply]) -> None:
+            if self._attempts.get(identity) is attempt:
+                del self._attempts[identity]
+            if not task.cancelled():
+                task.exception()  # retrieved: each waiter was given it
+
+        return forget
+
+    def delivered(self, attempt: Attempt) -> None:
+        """A client has the reply."""
+        attempt.waiters -= 1
+        attempt.delivered = True
+
+    def lost(self, session: Session, attempt: Attempt, reply: ModelReply) -> None:
+        """A client was gone before its reply was released; the last one makes the turn undelivered."""
+        attempt.waiters -= 1
+        self._unseen(session, attempt, reply)
+
+    def _unseen(self, session: Session, attempt: Attempt, reply: ModelReply) -> None:
+        if attempt.waiters <= 0 and not attempt.delivered and session.state is State.OPEN:
+            self._mark_undelivered(session, reply.turn)
+
+    def _mark_undelivered(self, session: Session, turn: int) -> None:
+        self.sink.append(session.id, mark_to_record(turn, Mark.UNDELIVERED))
+        session.tree.mark(turn, Mark.UNDELIVERED)
+        self.metrics.undelivered.inc()
+
+    async def end_attempts(self, session: Session) -> None:
+        """Abort every reply in the making of a session; each is recorded as undelivered."""
+        tasks = [attempt.task for key, attempt in self._attempts.items() if key[0] == session.id]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def in_flight(self, session_id: str) -> int:
+        """Replies in the making of a session."""
+        return sum(1 for key in self._attempts if key[0] == session_id)
+
+    async def _turn(self, session: Session, request: ModelRequest, place: Place) -> ModelReply:
+        self._check_limits(session)
+        with self.metrics.phase("encode"):
+            planned = await plan(session, self.codec, request, place)
+        sampling = self._sampling(session, request, planned)
+        reply = Reply()
+        try:
+            with self.metrics.phase("engine"):
+                await self.generator.sample(session.id, planned.prompt, sampling, reply)
+        except (asyncio.CancelledError, RequestError):
+            if reply.tokens and session.state is State.OPEN:
+                turn, _ = self._commit(session, request, planned, sampling, reply)
+                self._mark_undelivered(session, turn.index)
+            raise
+        if session.state is not State.OPEN:
+            raise GoneError(f"session {session.id} is {session.state}")
+        with self.metrics.phase("commit"):
+            turn, message = self._commit(session, request, planned, sampling, reply)
+        return ModelReply(
+            message=message,
+            finish_reason=_told_reason(reply.finish_reason, message),
+            prompt_tokens=len(planned.prompt.ids),
+            completion_tokens=reply.tokens,
+            cached_tokens=reply.pieces[0].cached_tokens or 0 if reply.pieces else 0,
+            turn=turn.index,
+            warnings=tuple(turn.extra.get("warnings", ())),
+        )
+
+    def _check_limits(self, session: Session) -> None:
+        limits, tree = session.limits, session.tree
+        if limits.max_steps is not None and len(tree) >= limits.max_steps:
+            raise RequestError(
+                f"the session's {limits.max_steps} steps are used up", code="max_steps_reached"
+            )
+        if limits.max_total_tokens is not None and tree.sampled_tokens >= limits.max_total_tokens:
+            raise RequestError(
+                f"the session's {limits.max_total_tokens} sampled tokens are used up",
+                code="max_total_tokens_reached",
+            )
+
+    def _sampling(self, session: Session, request: ModelRequest, planned: Plan) -> Effective:
+        window = context_window(self.config, session.limits)
+        room = window - len(planned.prompt.ids)
+        if room < 1:
+            raise ContextOverflowError(
+                f"This model's maximum context length is {window} tokens. However, your messages resulted in "
+                f"{len(planned.prompt.ids)} tokens. Please reduce the length of the messages.",
+                field="messages",
+            )
+        cap = min(room, reply_cap(self.config, session.limits))
+        limit = session.limits.max_total_tokens
+        if limit is not None:
+            cap = min(cap, limit - session.tree.sampled_tokens)
+        return effective(session.sampling, request.asked, cap)
+
+    def _commit(
+        self, session: Session, request: ModelRequest, planned: Plan, sampling: Effective, reply: Reply
+    ) -> tuple[Turn, Message]:
+        """Parse, then log the turn durably, then put it into the tree."""
+        ids = reply.ids
+        parsed = self.codec.parse(
+            ids,
+            reasoning_open=planned.reasoning_open,
+            finish_reason=reply.finish_reason,
+            tools=request.tools or None,
+        )
+        message, wire_ids = self._message(session, parsed, reply)
+        extra: dict[str, object] = {"reasoning_open": planned.reasoning_open}
+        optional = {
+            "wire_ids": wire_ids,
+            "system_key": planned.system_key,
+            "overridden": dict(sampling.overridden),
+            "flags": list(planned.place.flags),
+            "warnings": list(parsed.warnings),
+        }
+        extra |= {name: value for name, value in optional.items() if value}
+        turn = Turn(
+            session_id=session.id,
+            index=len(session.tree),
+            parent=planned.place.parent,
+            kind=planned.kind,
+            cut_reason=planned.place.cut_reason,
+            delta_ids=planned.delta_ids,
+            delta_origin=planned.delta_origin,
+            output_ids=ids,
+            logprobs=reply.logprobs,
+            versions=reply.versions,
+            calls=tuple(reply.calls),
+            finish_reason=reply.finish_reason,
+            tools_hash=planned.place.tools_hash,
+            input_keys=planned.place.new_keys,
+            reply_key=message_key(message),
+            sampling=dict(sampling.recorded),
+            extra=extra,
+        )
+        self.sink.append(session.id, turn_to_record(turn))
+        session.tree.add(turn)
+        session.remember(turn)
+        self.metrics.sampled_tokens.inc(len(ids))
+        return turn, message
+
+    def _message(self, session: Session, parsed: ParsedTurn, reply: Reply) -> tuple[Message, dict[str, str]]:
+        """The assistant message as clients see it, calls under wire ids; wire id -> the model's own."""
+        wire_ids: dict[str, str] = {}
+        calls: list[ToolCall] = []
+        for call in parsed.tool_calls:
+            wire = session.wire_id()
+            wire_ids[wire] = call.id
+            calls.append(replace(call, id=wire))
+        content = parsed.content
+        matched = reply.pieces[-1].matched if reply.pieces else None
+        if reply.finish_reason == "stop" and isinstance(matched, str) and matched:
+            content = content[: content.rfind(matched)] if matched in content else content
+        return Message("assistant", content, parsed.reasoning, tuple(calls)), wire_ids
+
+
+def _told_reason(finish_reason: str, message: Message) -> str:
+    """``tool_calls`` only for a turn that ended by itself: a cut turn stays ``length`` (case C26)."""
+    return "tool_calls" if finish_reason == "stop" and message.tool_calls else finish_reason

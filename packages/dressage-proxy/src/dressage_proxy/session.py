@@ -1,0 +1,115 @@
+"""One session's state in memory: its tree, its wire ids, what is in flight and how it ended."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dressage_segments import SessionInfo, TrajectoryTree, Turn
+from dressage_tito import Message
+
+from dressage_proxy.canonical import message_key
+from dressage_proxy.config import Limits, Sampling
+
+_RECENT = 4
+
+
+class State(StrEnum):
+    """Where a session is in its life."""
+
+    OPEN = "open"
+    FINALIZED = "finalized"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """A request seen before: raw messages and their keys, so that what is unchanged is not hashed again."""
+
+    raw: Sequence[Mapping[str, Any]]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is left in memory of a finalised session; its trajectory is in the store."""
+
+    generation: int
+    segments: int
+    steps: int
+    sampled_tokens: int
+    trained_tokens: int
+    lost_tokens: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Session:
+    """Used from one event loop."""
+
+    info: SessionInfo
+    tree: TrajectoryTree
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    state: State = State.OPEN
+    reply_keys: dict[str, str] = field(default_factory=dict)
+    """Wire id of a tool call -> key of the assistant message that made it."""
+    native_ids: dict[str, str] = field(default_factory=dict)
+    """Wire id -> the id in the model's own text, where its grammar has one."""
+    recent: OrderedDict[int, Recent] = field(default_factory=OrderedDict)
+    pinned: dict[str, str] = field(default_factory=dict)
+    """Volatile block -> the session's first value of it."""
+    final: Summary | None = None
+
+    @property
+    def id(self) -> str:
+        """The unguessable session id."""
+        return self.info.session_id
+
+    def wire_id(self) -> str:
+        """A new tool-call id, unique in the session and alphanumeric: agents strip other characters."""
+        while True:
+            wire = "call" + secrets.token_hex(10)
+            if wire not in self.reply_keys:
+                return wire
+
+    def remember(self, turn: Turn) -> None:
+        """Note the wire ids that a committed turn handed out."""
+        for wire, native in dict(turn.extra.get("wire_ids", {})).items():
+            self.reply_keys[wire] = turn.reply_key
+            if native:
+                self.native_ids[wire] = native
+
+    def key_of(self, message: Message) -> str:
+        """A message's key; an assistant message that carries one of our ids is the one that we returned."""
+        for call in message.tool_calls:
+            issued = self.reply_keys.get(call.id)
+            if issued is not None:
+                return issued
+        return message_key(message)
+
+    def note_request(self, raw: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> None:
+        """Keep a request for comparison with the next ones; the oldest of a few is dropped."""
+        for number, recent in list(self.recent.items()):
+            if keys[: len(recent.keys)] == recent.keys:
+                del self.recent[number]
+        self.recent[max(self.recent, default=0) + 1] = Recent(raw, keys)
+        while len(self.recent) > _RECENT:
+            self.recent.popitem(last=False)
+
+    def known_prefix(self, raw: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """Keys of the leading messages that an earlier request had, compared by value."""
+        best: tuple[str, ...] = ()
+        for recent in self.recent.values():
+            count = 0
+            for old, new in zip(recent.raw, raw, strict=False):
+                if old != new:
+                    break
+                count += 1
+            if count > len(best):
+                best = recent.keys[:count]
+        return best

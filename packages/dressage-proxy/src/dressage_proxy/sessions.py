@@ -1,0 +1,239 @@
+"""All sessions of this process: opening, finding, ending, and resuming them from the turn log."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from dressage_segments import (
+    FailureClass,
+    Final,
+    LogRecord,
+    SegmentSink,
+    SegmentSource,
+    SessionInfo,
+    Trajectory,
+    TrajectoryTree,
+    final_from_record,
+    final_to_record,
+    finalize,
+    open_to_record,
+    tree_from_records,
+)
+from dressage_store import FilesStore
+from dressage_store import NotFoundError as NotStoredError
+from dressage_store import State as EntryState
+
+from dressage_proxy.config import Limits, ProxyConfig, Sampling
+from dressage_proxy.controller import Controller
+from dressage_proxy.errors import ConflictError, GoneError, NotFoundError, RequestError
+from dressage_proxy.metrics import Metrics
+from dressage_proxy.pipeline import Pipeline
+from dressage_proxy.session import Session, State, Summary
+
+_GENERATION = 1
+_ENDED = {EntryState.ACKED: State.FINALIZED, EntryState.DROPPED: State.DELETED}
+
+
+@runtime_checkable
+class Store(SegmentSink, SegmentSource, Protocol):
+    """What the proxy needs: both sides of the store contract."""
+
+
+class Sessions:
+    """The registry. Finished sessions are remembered by id, so that they answer 410 and not 404."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        store: Store,
+        pipeline: Pipeline,
+        controller: Controller,
+        metrics: Metrics,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._pipeline = pipeline
+        self._controller = controller
+        self._metrics = metrics
+        self._sessions: dict[str, Session] = {}
+        self._ended: dict[str, State] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(
+        self,
+        info: SessionInfo,
+        *,
+        sampling: Sampling,
+        limits: Limits,
+        labels: Mapping[str, str],
+    ) -> Session:
+        """A new session under an unguessable id; ``info.session_id`` is ignored. Logged before it returns."""
+        if len(self._sessions) >= self._config.max_sessions:
+            raise RequestError(
+                f"{len(self._sessions)} sessions are open, the limit is {self._config.max_sessions}",
+                code="too_many_sessions",
+                status=503,
+                fix="finalize and ack sessions, or raise --max-sessions",
+                retry_after_s=1,
+            )
+        session_id = secrets.token_hex(16)
+        info = SessionInfo(session_id, info.instance_id, info.group_id, info.rollout_id or session_id)
+        extra = {
+            "sampling": sampling.model_dump(exclude_none=True),
+            "limits": limits.model_dump(exclude_none=True),
+            "labels": dict(labels),
+        }
+        self._store.append(session_id, open_to_record(info, extra))
+        session = Session(info, TrajectoryTree(info), sampling, limits, dict(labels))
+        self._sessions[session_id] = session
+        self._metrics.sessions.set(len(self._sessions))
+        return session
+
+    def find(self, session_id: str) -> Session:
+        """A session in memory, whatever its state. Raises NotFoundError, or GoneError for one that was
+        acked or deleted."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            return session
+        ended = self._ended.get(session_id)
+        if ended is not None:
+            raise GoneError(f"session {session_id} is {ended}: open a new one", code="session_finished")
+        raise NotFoundError(f"no session {session_id}", code="session_not_found", fix="POST /sessions first")
+
+    def live(self, session_id: str) -> Session:
+        """A session that takes model calls. Raises NotFoundError, GoneError."""
+        session = self.find(session_id)
+        if session.state is not State.OPEN:
+            raise GoneError(f"session {session_id} is {session.state}: open a new one")
+        return session
+
+    async def finalize(
+        self, session_id: str, outcome: Mapping[str, Any], failure_class: FailureClass
+    ) -> Summary:
+        """End a session and publish its trajectory. Again: the same answer, whatever is asked then."""
+        session = self.find(session_id)
+        if session.final is not None:
+            return session.final
+        if session.state is State.DELETED:
+            raise GoneError(f"session {session_id} was deleted")
+        await self._pipeline.end_attempts(session)
+        first = self._sessions[session_id].final
+        if first is not None:  # another finalize of the same session was quicker
+            return first
+        final = Final(_GENERATION, failure_class, dict(outcome))
+        trajectory = finalize(session.tree, final)
+        self._store.append(session_id, final_to_record(final))
+        self._store.put(trajectory)
+        self._count(trajectory)
+        return self._finished(session, trajectory)
+
+    def _finished(self, session: Session, trajectory: Trajectory) -> Summary:
+        """From here on the store holds the trajectory: memory keeps the counts alone."""
+        session.final = Summary(
+            trajectory.generation,
+            len(trajectory.segments),
+            len(session.tree),
+            trajectory.sampled_tokens,
+            trajectory.trained_tokens,
+            trajectory.lost_tokens,
+        )
+        session.state = State.FINALIZED
+        session.tree = TrajectoryTree(session.info)
+        session.recent.clear()
+        return session.final
+
+    def _count(self, trajectory: Trajectory) -> None:
+        self._metrics.trained_tokens.inc(trajectory.trained_tokens)
+        for cause, tokens in trajectory.lost_tokens.items():
+            self._metrics.lost_tokens.labels(cause).inc(tokens)
+
+    def trajectory(self, session_id: str) -> Trajectory:
+        """The published trajectory. Raises ConflictError while the session is open."""
+        self._summary(session_id)
+        return self._store.read(session_id)
+
+    def _summary(self, session_id: str) -> Summary:
+        session = self.find(session_id)
+        if session.final is None:
+            raise ConflictError(
+                f"session {session_id} is open", code="session_open", fix="POST /sessions/{id}/finalize first"
+            )
+        return session.final
+
+    def ack(self, session_id: str, generation: int) -> None:
+        """Forget a read trajectory. A second ack is a no-op; a wrong generation is refused."""
+        if self._ended.get(session_id) is State.FINALIZED:
+            return
+        summary = self._summary(session_id)
+        if generation != summary.generation:
+            raise ConflictError(
+                f"generation is {summary.generation}, not {generation}",
+                field="generation",
+                code="wrong_generation",
+                fix="read the segments again and ack the generation of their ETag",
+            )
+        self._store.ack(session_id, generation)
+        self._drop(session_id, State.FINALIZED)
+
+    async def delete(self, session_id: str) -> None:
+        """Abort what runs and drop the session; its tokens are counted as lost."""
+        session = self.find(session_id)
+        session.state = State.DELETED
+        await self._pipeline.end_attempts(session)
+        if session.final is None:
+            self._metrics.lost_tokens.labels("deleted").inc(session.tree.sampled_tokens)
+        self._store.append(session_id, LogRecord("deleted", {"sampled_tokens": session.tree.sampled_tokens}))
+        self._store.forget(session_id)
+        self._drop(session_id, State.DELETED)
+
+    def _drop(self, session_id: str, state: State) -> None:
+        self._sessions.pop(session_id, None)
+        self._ended[session_id] = state
+        self._controller.forget(session_id)
+        self._metrics.sessions.set(len(self._sessions))
+
+    def recover(self) -> int:
+        """Resume every session that the store still has. Returns how many."""
+        if isinstance(self._store, FilesStore):
+            for entry in self._store.entries():
+                if entry.state is not EntryState.PENDING:
+                    self._ended[entry.session_id] = _ENDED[entry.state]
+        for session_id in self._store.sessions():
+            records = list(self._store.records(session_id))
+            if not records or any(record.kind == "deleted" for record in records):
+                self._ended[session_id] = State.DELETED
+                continue
+            self._resume(records)
+        self._metrics.sessions.set(len(self._sessions))
+        return len(self._sessions)
+
+    def _resume(self, records: list[LogRecord]) -> None:
+        tree = tree_from_records(records)
+        extra = records[0].meta.get("extra", {})
+        session = Session(
+            tree.info,
+            tree,
+            Sampling.model_validate(extra.get("sampling", {})),
+            Limits.model_validate(extra.get("limits", {})),
+            extra.get("labels", {}),
+        )
+        for turn in tree.turns:
+            session.remember(turn)
+        for record in records:
+            if record.kind == "final":
+                self._refinalize(session, final_from_record(record))
+        if session.state is State.OPEN or session.final is not None:
+            self._sessions[session.id] = session
+
+    def _refinalize(self, session: Session, final: Final) -> None:
+        """A session that ended before the process did: its trajectory is as it was, or is published now."""
+        try:
+            trajectory = self._store.read(session.id)
+        except NotStoredError:
+            trajectory = finalize(session.tree, final)
+            self._store.put(trajectory)
+        self._finished(session, trajectory)
