@@ -30,7 +30,7 @@ class SegmentSink(Protocol):
     """Where the recorder writes. Every method returns only once the data survives kill -9 of the process."""
 
     def append(self, session_id: str, record: LogRecord) -> None:
-        """Append to the session's turn log, whole or not at all."""
+        """Append to the session's log, whole or not at all. The first record is ``open``, once per id."""
 
     def records(self, session_id: str) -> Iterator[LogRecord]:
         """The session's log in order; a torn tail from a crash is dropped."""
@@ -39,7 +39,7 @@ class SegmentSink(Protocol):
         """Sessions that have a log."""
 
     def put(self, trajectory: Trajectory) -> None:
-        """Publish a finalised trajectory atomically. Same session and generation again: no-op."""
+        """Publish a valid trajectory atomically. Same session and generation again: no-op."""
 
     def forget(self, session_id: str) -> None:
         """Drop the session's log (after ack or delete) unless the store retains."""
@@ -59,4 +59,4 @@ class SegmentSource(Protocol):
         """The published trajectory; raises the store's NotFound when absent or acked."""
 
     def ack(self, session_id: str, generation: int) -> None:
-        """Mark consumed. A wrong generation is refused; a second ack of the same one is a no-op."""
+        """Mark consumed and forget the log. A wrong generation is refused; a second ack is a no-op."""

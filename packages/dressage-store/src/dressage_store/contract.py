@@ -21,6 +21,7 @@ import numpy as np
 from dressage_segments import (
     FailureClass,
     Final,
+    InvalidFieldError,
     LogRecord,
     Mark,
     SegmentSink,
@@ -233,6 +234,14 @@ class StoreContract:
             assert store.sessions() == []
             assert store.pending() == ["two"]
             assert store.read("two").session_id == "two"
+
+    def test_a_trajectory_that_breaks_its_contract_is_not_published(self) -> None:
+        with closing(self.make_store()) as store:
+            _, trajectory = session_of("one")
+            segments = tuple(dataclasses.replace(s, anchor=False) for s in trajectory.segments)
+            with refused(InvalidFieldError, "anchor"):
+                store.put(dataclasses.replace(trajectory, segments=segments))
+            assert store.pending() == []
 
     def test_a_dropped_session_takes_no_trajectory(self) -> None:
         with closing(self.make_store()) as store:

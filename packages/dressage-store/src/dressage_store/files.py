@@ -128,13 +128,18 @@ class FilesStore:
             return names
 
     def put(self, trajectory: Trajectory) -> None:
-        """Publish by write and atomic rename. Raises GenerationError for a late write, StoreFullError."""
+        """Publish by write and atomic rename.
+
+        Raises GenerationError for a late write, StoreFullError, and InvalidFieldError for a trajectory that
+        breaks its contract: what is published can be read.
+        """
         session_id, generation = trajectory.session_id, trajectory.generation
         check_session_id(session_id)
         with self._gate.writing():
             before = self._index.get(session_id)
             if not check_put(session_id, generation, before):
                 return
+            trajectory.validate()
             data = trajectory_to_bytes(trajectory)
             self._check_quota(len(data))
             publish(self._layout.trajectory(session_id, generation), data, fsync=self._fsync)
