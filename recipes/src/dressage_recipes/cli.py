@@ -90,24 +90,24 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _demo(arguments: argparse.Namespace, surroundings: Surroundings) -> int:
+    out = _new_folder(arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}")
     from dressage_recipes.running import demo
 
-    out = arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     return demo(
         seed=arguments.seed,
         steps=arguments.steps,
         model=arguments.model,
-        out=_new_folder(out),
+        out=out,
         cache=surroundings.cache,
         setup_seconds=surroundings.setup_seconds,
     )
 
 
 def _train(arguments: argparse.Namespace, surroundings: Surroundings) -> int:
-    from dressage_recipes.running import train
-
     if not arguments.config.is_file():
         raise UsageError(f"{arguments.config}: no such file", fix="name a recipe's TOML file")
+    from dressage_recipes.running import train
+
     return train(arguments.config, cache=surroundings.cache)
 
 

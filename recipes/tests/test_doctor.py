@@ -1,0 +1,122 @@
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+from dressage_recipes import doctor
+from dressage_recipes.cli import main
+from dressage_recipes.doctor import Level, Row, describe, examine, passes, to_json
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    return examine(tmp_path_factory.mktemp("runs"))
+
+
+def test_this_machine_runs_the_default_path(rows):
+    assert passes(rows), describe(rows)
+
+
+def test_every_promised_check_is_there(rows):
+    checks = {row.check for row in rows}
+    assert {
+        "python",
+        "packages",
+        "torch",
+        "sandbox",
+        "limits",
+        "memory",
+        "disk",
+        "loopback",
+        "leftovers",
+    } <= checks
+
+
+def test_what_is_not_right_says_how_to_mend_it(rows):
+    assert all(row.fix for row in rows if row.level is not Level.OK)
+
+
+def test_a_failed_check_fails_the_whole_and_a_warning_does_not():
+    fine, odd, bad = (Row("x", level, "it is so", "do this") for level in Level)
+    assert passes([fine, odd])
+    assert not passes([fine, bad])
+    assert not to_json([bad])["ok"]
+    assert describe([bad])[1].strip() == "fix: do this"
+    assert "NOT" in describe([bad])[-1]
+
+
+def test_json_lists_each_check_with_its_fix(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"]
+    assert all(row.keys() == {"check", "level", "finding", "fix"} for row in said["checks"])
+
+
+def test_little_memory_is_found(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 900000 kB\nMemAvailable: 500000 kB\n")
+    (row,) = doctor._memory(meminfo)
+    assert (row.level, row.finding) == (Level.FAIL, "0.5 GiB available")
+    assert row.fix
+
+
+def test_a_full_disk_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 1 << 20}))
+    (row,) = doctor._disk(tmp_path / "not" / "there")
+    assert row.level is Level.WARN
+    assert "--out" in row.fix
+
+
+def test_a_missing_package_is_found(monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", ("dressage-segments", "dressage-nowhere"))
+    (row,) = doctor._packages()
+    assert row.level is Level.FAIL
+    assert "dressage-nowhere" in row.finding
+
+
+def test_forbidden_user_namespaces_are_a_failure_with_their_fix(monkeypatch):
+    import dressage_sandbox
+
+    async def forbidden(_self):
+        raise dressage_sandbox.UserNamespacesForbidden(
+            "user namespaces are not allowed here. To fix: sysctl -w x=1"
+        )
+
+    monkeypatch.setattr(dressage_sandbox.BubblewrapProvider, "probe", forbidden)
+    (row,) = doctor._sandbox()
+    assert row.level is Level.FAIL
+    assert "sysctl -w x=1" in row.finding
+    assert "docs/troubleshooting.md" in row.fix
+
+
+def test_a_closed_loopback_is_found(monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    (row,) = doctor._loopback()
+    assert row.level is Level.FAIL
+
+
+def test_an_orphan_of_an_earlier_run_is_found_and_a_live_runs_process_is_not(tmp_path):
+    for pid, parent in ((41, 1), (42, 40)):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "cmdline").write_bytes(b"python\0-m\0dressage_recipes.local.engine\0")
+        (folder / "stat").write_text(f"{pid} (python (x) y) S {parent} 1 1 0")
+    uid = (tmp_path / "41").stat().st_uid
+    (row,) = doctor._leftovers(tmp_path, uid)
+    assert row.level is Level.WARN
+    assert row.fix == "kill 41"
+
+
+def test_a_broken_sandbox_package_is_a_finding_not_a_crash():
+    code = (
+        "import sys; sys.modules['dressage_sandbox'] = None\n"
+        "from dressage_recipes import doctor\n"
+        "(row,) = doctor._sandbox()\n"
+        "assert row.level is doctor.Level.FAIL, row\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
