@@ -7,8 +7,10 @@ from dressage_segments import (
     BranchKind,
     FailureClass,
     LogRecord,
+    Mark,
     Origin,
     audit,
+    mark_to_record,
     record_from_bytes,
     record_to_bytes,
     trajectory_from_bytes,
@@ -215,6 +217,17 @@ def test_a_rollout_of_a_class_that_does_not_train_may_not_train(finished):
     trajectory, log = finished(session)
     forged = dataclasses.replace(trajectory, failure_class=FailureClass.INFRASTRUCTURE)
     assert any("although the rollout is" in str(f) for f in audit(log, forged).findings)
+
+
+def test_a_mark_after_the_end_changes_no_verdict_but_a_turn_after_it_is_unaccounted(stored):
+    trajectory, log = stored
+    assert audit([*log, mark_to_record(3, Mark.UNDELIVERED)], trajectory).ok
+    late = SyntheticSession("ep")
+    late.turn([1], [2, 3])
+    meta = {**late.log[1].meta, "index": 6}
+    meta["calls"] = [{**meta["calls"][0], "call_id": "late"}]
+    report = audit([*log, LogRecord("turn", meta, late.log[1].arrays)], trajectory)
+    assert promises(report) == {"P2"}
 
 
 def test_damage_is_a_finding_never_a_crash(stored):

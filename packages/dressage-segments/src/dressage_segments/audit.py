@@ -129,14 +129,14 @@ def _accounts(
 
 
 def _replayed(log: Sequence[LogRecord], trajectory: Trajectory) -> Iterator[Finding]:
-    """Build the trajectory again from the log and compare every field and column."""
-    finals = [record for record in log if record.kind == "final"]
+    """Build the trajectory again from the log up to its final record; compare every field and column."""
+    finals = [at for at, record in enumerate(log) if record.kind == "final"]
     if not finals:
         yield Finding(Promise.P2, "the log has no final record: the session was not finalised")
         return
     try:
-        final = final_from_record(finals[-1])
-        again = finalize(tree_from_records(log), final)
+        final = final_from_record(log[finals[-1]])
+        again = finalize(tree_from_records(log[: finals[-1]]), final)
     except SegmentsError as error:
         yield Finding(Promise.P1, f"the log does not rebuild: {error}")
         return
