@@ -1,0 +1,240 @@
+"""A typed client of the control plane (contract: proxy-api, "Proxy, control plane")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+import orjson
+from dressage_segments import Segment, iter_frames, segment_from_bytes
+
+from dressage_proxy.errors import ProxyError
+
+
+class ControlError(ProxyError):
+    """A control request that failed. ``status`` 0 and code ``unreachable``: no answer came."""
+
+    def __init__(
+        self, status: int, code: str, message: str, field: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(status, code, message, field, fix)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.field = field
+        self.fix = fix
+
+    def __str__(self) -> str:
+        place = f" (field {self.field})" if self.field else ""
+        return f"{self.status} {self.code}: {self.message}{place}" + (f"; {self.fix}" if self.fix else "")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """An open recording session. ``openai_url`` ends in ``/v1``; ``anthropic_url`` does not."""
+
+    session_id: str
+    openai_url: str
+    anthropic_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finalized:
+    """What a session left: its segments, and every sampled token trained or lost under a cause."""
+
+    segments: int
+    trained_tokens: int
+    lost_tokens: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """``quiesced`` only if nothing of the pause's scope is in flight any more."""
+
+    quiesced: bool
+    preempted: int
+    waiting: int
+
+
+class ProxyClient:
+    """The proxy's control plane. Satisfies ``dressage_paddock.gateway.ModelGateway`` structurally.
+
+    Every method raises ControlError. Use it as an async context manager, or call ``close``.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        control_key: str,
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers={"Authorization": f"Bearer {control_key}"},
+            timeout=timeout_s,
+            transport=transport,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(
+        self,
+        *,
+        instance_id: str,
+        group_id: str | None = None,
+        rollout_id: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> OpenSession:
+        """Open a session. ``sampling`` and ``limits`` are those of ``dressage_proxy.config``."""
+        body: dict[str, Any] = {
+            "instance_id": instance_id,
+            "group_id": group_id,
+            "rollout_id": rollout_id,
+            "sampling": sampling,
+            "limits": limits,
+            "labels": labels,
+        }
+        reply = await self._json("POST", "/sessions", {k: v for k, v in body.items() if v is not None})
+        urls = reply["base_urls"]
+        return OpenSession(reply["session_id"], urls["openai"], urls["anthropic"])
+
+    async def get(self, session_id: str) -> Mapping[str, Any]:
+        """A session's state, steps, branches and tokens."""
+        return await self._json("GET", _path(session_id))
+
+    async def finalize(
+        self, session_id: str, *, outcome: Mapping[str, Any] | None = None, failure_class: str | None = None
+    ) -> Finalized:
+        """End a session and publish its segments. Again: the same answer."""
+        body = {"outcome": outcome, "failure_class": failure_class}
+        reply = await self._json(
+            "POST", f"{_path(session_id)}/finalize", {k: v for k, v in body.items() if v is not None}
+        )
+        return Finalized(int(reply["segments"]), int(reply["trained_tokens"]), dict(reply["lost_tokens"]))
+
+    async def segments(self, session_id: str) -> tuple[int, list[Segment]]:
+        """The generation to ack, and the segments. Reading removes nothing.
+
+        Raises BufferFormatError or InvalidFieldError of dressage_segments for bytes that are no segments.
+        """
+        response = await self._send("GET", f"{_path(session_id)}/segments")
+        etag = response.headers.get("etag", "").strip().removeprefix("W/").strip('"')
+        if not etag.isdigit():
+            raise ControlError(response.status_code, "bad_reply", f"the ETag {etag!r} is no generation")
+        return int(etag), [segment_from_bytes(buffer) for buffer in iter_frames(response.content)]
+
+    async def ack(self, session_id: str, generation: int) -> None:
+        """Say that a generation's segments are safe elsewhere; the proxy may forget them."""
+        await self._send("POST", f"{_path(session_id)}/ack", {"generation": generation})
+
+    async def delete(self, session_id: str) -> None:
+        """Drop a session: what runs is aborted, its tokens are counted as lost."""
+        await self._send("DELETE", _path(session_id))
+
+    async def pause(self, session_id: str | None = None, *, timeout_s: float = 10.0) -> Paused:
+        """Stop at token boundaries, for one session or all, and wait up to ``timeout_s`` for quiescence."""
+        body: dict[str, Any] = {"timeout_s": timeout_s}
+        if session_id is not None:
+            body["session_id"] = session_id
+        wait = self._timeout_s + timeout_s
+        reply = await self._json("POST", "/rollout/pause", body, timeout_s=wait)
+        return Paused(bool(reply["quiesced"]), int(reply["preempted"]), int(reply["waiting"]))
+
+    async def resume(self, version: int) -> None:
+        """Go on, with weights of this version."""
+        await self._send("POST", "/rollout/resume", {"version": version})
+
+    async def rollout(self) -> Mapping[str, Any]:
+        """State, version, calls in flight."""
+        return await self._json("GET", "/rollout")
+
+    async def ready(self) -> bool:
+        """Whether the engines are reachable and the store is writable. False when nothing answers, too."""
+        return await self._probe("/ready")
+
+    async def health(self) -> bool:
+        """Whether the process answers."""
+        return await self._probe("/health")
+
+    async def _probe(self, path: str) -> bool:
+        try:
+            await self._send("GET", path)
+        except ControlError as error:
+            if error.status in (0, 500, 502, 503, 504):
+                return False
+            raise
+        return True
+
+    async def _json(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> Mapping[str, Any]:
+        response = await self._send(method, path, body, timeout_s)
+        reply = _decoded(response)
+        if not isinstance(reply, dict):
+            raise ControlError(
+                response.status_code, "bad_reply", f"{method} {path}: no JSON object came back"
+            )
+        return reply
+
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> httpx.Response:
+        content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        headers = None if body is None else {"Content-Type": "application/json"}
+        timeout = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            response = await self._http.request(
+                method, path, content=content, headers=headers, timeout=timeout
+            )
+        except httpx.HTTPError as error:
+            raise ControlError(
+                0,
+                "unreachable",
+                f"{method} {self._http.base_url.join(path)}: {type(error).__name__}: {error}",
+                fix="check that the proxy runs and that this is its control address",
+            ) from error
+        if not response.is_success:
+            raise _error(response)
+        return response
+
+
+def _path(session_id: str) -> str:
+    return f"/sessions/{quote(session_id, safe='')}"
+
+
+def _decoded(response: httpx.Response) -> object:
+    try:
+        return orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _error(response: httpx.Response) -> ControlError:
+    reply = _decoded(response)
+    error = reply.get("error") if isinstance(reply, dict) else None
+    if not isinstance(error, dict):
+        return ControlError(response.status_code, "bad_reply", response.text[:300] or "an empty reply")
+    return ControlError(
+        response.status_code,
+        str(error.get("code", "")),
+        str(error.get("message", "")),
+        error.get("field"),
+        error.get("fix"),
+    )
