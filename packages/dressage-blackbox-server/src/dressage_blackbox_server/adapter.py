@@ -88,9 +88,11 @@ class AgentAdapter(Frozen):
     """An agent program, declared.
 
     ``first`` starts a conversation; ``resume`` goes on with it (default: as ``first``). Where their argv
-    holds ``{prompt}``, ``first_large`` and ``resume_large`` are used for prompts above :data:`ARGV_PROMPT_BYTES`.
+    holds ``{prompt}``, ``first_large`` and ``resume_large`` are used for prompts above
+    :data:`ARGV_PROMPT_BYTES`.
     ``prompt_path`` is where the prompt is written in every turn when something names ``{prompt_file}``.
-    ``exit_codes`` says what codes mean; 0 is ok, and any other is ``default_outcome``.
+    ``exit_codes`` says what codes mean; else 0 is ok, 126 and 127 (a shell's "cannot execute" and
+    "not found") are a failed launch, and any other is ``default_outcome``.
     """
 
     name: Identifier
@@ -119,9 +121,7 @@ class AgentAdapter(Frozen):
                         f"{field} names {{{name}}}, which is not known; known: {sorted(PLACEHOLDERS)}"
                     )
             if field.startswith("env[") and "{prompt}" in text:
-                raise AdapterError(
-                    f"{field} holds {{prompt}}: a long one would not start; use {{prompt_file}}"
-                )
+                raise AdapterError(f"{field} holds {{prompt}}: use {{prompt_file}}")
             if SPLICE in text:
                 raise AdapterError(f"{field} has {SPLICE} inside a text: it must be a whole argv element")
         for field, launch in self._launches():
@@ -157,8 +157,11 @@ class AgentAdapter(Frozen):
 
     def outcome_of(self, exit_code: int) -> TurnOutcome:
         """What an exit code means."""
-        default = TurnOutcome.OK if exit_code == 0 else self.default_outcome
-        return self.exit_codes.get(exit_code, default)
+        if exit_code in self.exit_codes:
+            return self.exit_codes[exit_code]
+        if exit_code in (126, 127):
+            return TurnOutcome.LAUNCH_FAILED
+        return TurnOutcome.OK if exit_code == 0 else self.default_outcome
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

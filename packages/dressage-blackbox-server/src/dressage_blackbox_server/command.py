@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dressage_blackbox_server.adapter import SPLICE, AgentAdapter, Dialect, Launch
-from dressage_blackbox_server.model import TurnOutcome
 
 NO_KEY = "not-a-key"
 """Clients refuse to start without some key; the proxy's data plane takes none."""
@@ -23,7 +22,6 @@ COMMAND = AgentAdapter(
         "DRESSAGE_TURN": "{turn_index}",
         "HOME": "{home}",
     },
-    exit_codes={126: TurnOutcome.LAUNCH_FAILED, 127: TurnOutcome.LAUNCH_FAILED},
     install="nothing to install: give the program's argv as the session's args",
 )
 """The prompt comes on standard input and in the file that DRESSAGE_PROMPT_FILE names; the answer is what the

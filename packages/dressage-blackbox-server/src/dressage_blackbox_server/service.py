@@ -19,7 +19,7 @@ ExecutorFactory = Callable[[SessionConfig], Executor]
 
 
 class BlackboxService:
-    """Many sessions behind one front. At most ``max_sessions`` are kept and ``max_running`` turns run at once.
+    """Many sessions behind one front: ``max_sessions`` kept, ``max_running`` turns running at once.
 
     Raises :class:`JournalError` where the journal of an earlier process cannot be read.
     """

@@ -33,11 +33,11 @@ class AgentSession:
     """One agent's session.
 
     A turn has an id that its caller chooses. The same id again gives the same turn: joined while it runs,
-    its recorded result afterwards; the program runs once. A second active turn is refused, and so is an id with
-    another prompt. Whoever waits may go away and come back: only ``cancel`` and ``close`` end a turn.
+    its recorded result afterwards; the program runs once. A second active turn is refused, and so is an id
+    with another prompt. Whoever waits may go away and come back: only ``cancel`` and ``close`` end a turn.
 
-    ``slots`` bounds how many turns run at once (over the sessions that share it); a turn that waits for one is
-    queued. ``turns`` are those of an earlier process (see :func:`restored_turns`).
+    ``slots`` bounds how many turns run at once (over the sessions that share it); a turn that waits for one
+    is queued. ``turns`` are those of an earlier process (see :func:`restored_turns`).
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Agent rollouts, whitebox and blackbox, that always end their sandbox lease."""
 
 from dressage_paddock.agent import Agent, Scene
+from dressage_paddock.blackbox import BlackboxAgent, BlackboxConfig, BlackboxPaddock
 from dressage_paddock.errors import (
     ContextOverflow,
     GatewayError,
@@ -16,8 +17,9 @@ from dressage_paddock.errors import (
     ToolError,
 )
 from dressage_paddock.events import OnEvent, RolloutEvent
+from dressage_paddock.executor import SandboxExecutor
 from dressage_paddock.failure import Ending, FailureClass, Stage, classify
-from dressage_paddock.gateway import GatewaySession, ModelGateway
+from dressage_paddock.gateway import GatewaySession, ModelGateway, ObservableGateway
 from dressage_paddock.messages import CallRequest, ChatMessage
 from dressage_paddock.paddock import Paddock, PaddockConfig
 from dressage_paddock.result import FinalizeInfo, Grader, GradeView, RolloutResult
@@ -30,6 +32,9 @@ from dressage_paddock.whitebox import WhiteboxAgent, WhiteboxConfig, WhiteboxPad
 
 __all__ = [
     "Agent",
+    "BlackboxAgent",
+    "BlackboxConfig",
+    "BlackboxPaddock",
     "CallOutcome",
     "CallRequest",
     "ChatMessage",
@@ -47,6 +52,7 @@ __all__ = [
     "InfrastructureError",
     "ModelGateway",
     "NativeCallProtocol",
+    "ObservableGateway",
     "OnEvent",
     "Paddock",
     "PaddockConfig",
@@ -58,6 +64,7 @@ __all__ = [
     "RolloutResult",
     "RolloutStateError",
     "RunnerOnly",
+    "SandboxExecutor",
     "SandboxFailed",
     "Scene",
     "ShellTool",

@@ -104,4 +104,6 @@ def _describe(error: BaseException) -> str:
     name = type(error).__name__
     cause = error.__cause__
     told = f"{name}: {text}" if text else name
-    return f"{told} (from {_describe(cause)})" if cause is not None else told
+    if cause is None or str(cause).strip() in text:
+        return told
+    return f"{told} (from {_describe(cause)})"

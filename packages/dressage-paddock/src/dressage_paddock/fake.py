@@ -98,6 +98,12 @@ class ScriptedGateway:
         await asyncio.sleep(0)
         return FinalizeInfo(segments=1 if session.requests else 0, trained_tokens=0, lost_tokens={})
 
+    async def get(self, session_id: str) -> Mapping[str, Any]:
+        """A session's state and steps."""
+        await self._step("get")
+        session = self.sessions[session_id]
+        return {"state": session.state, "steps": len(session.requests)}
+
     async def delete(self, session_id: str) -> None:
         """Drop a session; idempotent."""
         await self._step("delete")

@@ -39,3 +39,12 @@ class ModelGateway(Protocol):
 
     async def delete(self, session_id: str) -> None:
         """Drop the session."""
+
+
+@runtime_checkable
+class ObservableGateway(Protocol):
+    """A gateway that also tells how a session stands. Optional: it lets a blackbox rollout tell an agent that
+    failed from one that never reached the model."""
+
+    async def get(self, session_id: str) -> Mapping[str, Any]:
+        """``steps`` (int): recorded model calls."""

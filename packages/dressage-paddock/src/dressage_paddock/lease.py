@@ -10,7 +10,7 @@ from typing import Any
 
 from dressage_sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 
-from dressage_paddock.errors import InfrastructureError, SandboxFailed
+from dressage_paddock.errors import GatewayError, GatewayRefused, InfrastructureError, SandboxFailed
 from dressage_paddock.gateway import GatewaySession, ModelGateway
 from dressage_paddock.result import FinalizeInfo
 from dressage_paddock.waiting import settled, uninterrupted
@@ -111,10 +111,20 @@ class Lease:
         self._creating: asyncio.Task[Sandbox] | None = None
 
     async def open_session(self, request: SessionRequest) -> GatewaySession:
-        """Open the recording session. Raises what the gateway raises."""
+        """Open the recording session.
+
+        Raises :class:`GatewayRefused` where the gateway's error has a ``status`` of 4xx (but 408 and 429),
+        else :class:`GatewayError`.
+        """
         self._book.enter(self)
         self._opening = asyncio.create_task(self._open(request))
-        opened = await asyncio.shield(self._opening)
+        try:
+            opened = await asyncio.shield(self._opening)
+        except Exception as error:
+            status = getattr(error, "status", 0)
+            refused = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
+            kind = GatewayRefused if refused else GatewayError
+            raise kind(f"no recording session could be opened: {error}") from error
         return GatewaySession(str(opened.session_id), str(opened.openai_url), str(opened.anthropic_url))
 
     async def _open(self, request: SessionRequest) -> Any:
@@ -205,7 +215,7 @@ class Lease:
                 done = await self._gateway.finalize(
                     session_id, outcome=end.outcome, failure_class=end.failure_class
                 )
-            except (ConnectionError, TimeoutError, OSError):  # finalize is idempotent
+            except Exception:  # whatever the gateway raises: finalize is idempotent
                 if attempt == FINALIZE_ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(0.05 * 2.0**attempt)
