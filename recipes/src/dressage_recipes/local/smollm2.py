@@ -184,10 +184,9 @@ def _convert(gguf: Path, into: Path, report: Progress) -> None:
     """GGUF to a plain folder: float32 safetensors without the quantiser's marks, tokenizer, chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging as transformers_logging
+    from transformers.utils import logging
 
-    quiet: Any = transformers_logging
-    quiet.disable_progress_bar()  # `report` is the only one who draws
+    logging.disable_progress_bar()  # `report` is the only one who draws
     report("converting the tokenizer", 0.55)
     tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     report("converting the weights", 0.65)
