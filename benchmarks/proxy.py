@@ -1,0 +1,234 @@
+"""The proxy against the bare scripted engine: time a turn, throughput, memory, pauses.
+
+A turn is about 500 tokens, 100 of them sampled. The bare client sends the whole ids to the engine itself,
+through the same HTTP client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from dressage_proxy.client import ProxyClient
+
+from benchmarks._proxy_rig import (
+    REPLY_TOKENS,
+    Bare,
+    Chat,
+    Http,
+    Proxied,
+    Texts,
+    engine,
+    proxy,
+    tokenizer_folder,
+)
+from benchmarks._report import report
+
+MARKS = (10, 50, 100, 200)
+WINDOW = 4
+SESSIONS = 3
+TURNS = 10
+SLOW_DELAY_S = 0.02
+SLOW_TOKENS = 200
+MIB = 2**20
+
+
+async def chats(control: ProxyClient, http: Http, texts: Texts, count: int) -> list[Chat]:
+    """New sessions."""
+    opened = [await control.open(instance_id=f"bench-{number}") for number in range(count)]
+    return [Chat(http, session.openai_url, texts) for session in opened]
+
+
+async def per_turn(control: ProxyClient, http: Http, texts: Texts, url: str) -> dict[str, object]:
+    """Total over bare around each mark: the median over the turns near it of several sessions."""
+    total: dict[int, list[float]] = {mark: [] for mark in MARKS}
+    bare: dict[int, list[float]] = {mark: [] for mark in MARKS}
+    for chat in await chats(control, http, texts, SESSIONS):
+        plain = Bare(http, url, texts)
+        for number in range(1, MARKS[-1] + WINDOW + 1):
+            through, straight = await chat.turn(), await plain.turn()
+            for mark in MARKS:
+                if abs(number - mark) <= WINDOW:
+                    total[mark].append(through)
+                    bare[mark].append(straight)
+    middle = statistics.median
+    return {
+        "per_turn_ratio": {str(mark): round(middle(total[mark]) / middle(bare[mark]), 2) for mark in MARKS},
+        "per_turn_ms": {str(mark): round(1e3 * middle(total[mark]), 2) for mark in MARKS},
+        "bare_turn_ms": {str(mark): round(1e3 * middle(bare[mark]), 2) for mark in MARKS},
+    }
+
+
+class Turns(Protocol):
+    """A conversation that can go on."""
+
+    async def turn(self) -> float: ...
+
+
+async def rate(sessions: Sequence[Turns], concurrency: int) -> float:
+    """Turns a second, ``concurrency`` sessions at a time, TURNS turns each."""
+    todo = iter(sessions)
+
+    async def worker() -> None:
+        for session in todo:
+            for _ in range(TURNS):
+                await session.turn()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(concurrency)))
+    return len(sessions) * TURNS / (time.perf_counter() - started)
+
+
+async def throughput(
+    running: Proxied, control: ProxyClient, http: Http, texts: Texts, url: str
+) -> dict[str, object]:
+    ratios, rates, bare_rates = {}, {}, {}
+    for concurrency, count in ((1, 20), (16, 64), (64, 128)):
+        plain = await rate([Bare(http, url, texts) for _ in range(count)], concurrency)
+        sessions = await chats(control, http, texts, count)
+        cpu_s = running.served.cpu_s()
+        through = await rate(sessions, concurrency)
+        cpu_s = running.served.cpu_s() - cpu_s
+        ratios[str(concurrency)] = round(through / plain, 3)
+        rates[str(concurrency)], bare_rates[str(concurrency)] = round(through), round(plain)
+    return {
+        "throughput_ratio": ratios,
+        "requests_per_core_s_c64": round(count * TURNS / cpu_s),
+        "requests_per_s": rates,
+        "bare_requests_per_s": bare_rates,
+    }
+
+
+async def grown(chat: Chat, tokens: int) -> Chat:
+    while chat.tokens < tokens:
+        await chat.turn()
+    return chat
+
+
+async def memory(
+    running: Proxied, control: ProxyClient, http: Http, texts: Texts, tokens: int, count: int
+) -> tuple[float, list[Chat]]:
+    """MiB that the process grew by per session, from a short session on: what it keeps, and what its
+    allocator does not give back."""
+    await grown((await chats(control, http, texts, 1))[0], 5_000)
+    before = running.served.rss()
+    made = [await grown(chat, tokens) for chat in await chats(control, http, texts, count)]
+    return round((running.served.rss() - before) / MIB / count, 2), made
+
+
+async def reading(running: Proxied, control: ProxyClient, sessions: Sequence[Chat]) -> dict[str, object]:
+    """Finalize and read each session; and what its turn log and its trajectory take on disk."""
+    times, sizes = [], []
+    for chat in sessions:
+        session_id = chat.url.removesuffix("/v1").rsplit("/", 1)[1]
+        started = time.perf_counter()
+        await control.finalize(session_id, failure_class="completed")
+        _, segments = await control.segments(session_id)
+        times.append(time.perf_counter() - started)
+        stored = sum(path.stat().st_size for path in store_files(running.store, session_id))
+        sizes.append(stored / sum(len(segment) for segment in segments))
+    return {
+        "finalize_read_ms_64k": round(1e3 * statistics.median(times), 1),
+        "bytes_per_token_64k": round(statistics.median(sizes), 2),
+    }
+
+
+def store_files(store: Path, session_id: str) -> list[Path]:
+    """The turn log and the trajectory of a session."""
+    return [path for path in store.rglob(f"*{session_id}*") if path.is_file()]
+
+
+async def seconds(runs: Sequence[Callable[[], Awaitable[object]]]) -> float:
+    """The time that all take side by side."""
+    started = time.perf_counter()
+    await asyncio.gather(*(run() for run in runs))
+    return time.perf_counter() - started
+
+
+async def branches(control: ProxyClient, http: Http, texts: Texts) -> dict[str, object]:
+    """Four sub-agents of one session at once, against one."""
+    session = await control.open(instance_id="branches")
+
+    def call(number: int) -> Callable[[], Awaitable[object]]:
+        system = {"role": "system", "content": f"You are sub-agent {number}."}
+        body = {"model": "m", "messages": [system, texts.message(0)], "max_tokens": 25}
+        headers = {"x-openai-subagent": f"agent-{number}"}
+        return lambda: http.post(f"{session.openai_url}/chat/completions", body, headers)
+
+    one = await seconds([call(0)])
+    four = await seconds([call(number) for number in range(1, 5)])
+    return {"parallel_branches_ratio_4": round(four / one, 3)}
+
+
+async def slow_upstream(control: ProxyClient, http: Http, texts: Texts) -> dict[str, object]:
+    """250 sessions at once, each waiting for an upstream of two seconds."""
+    tokens = 100
+    sessions = await chats(control, http, texts, 250)
+    took = await seconds([partial(chat.turn, max_tokens=tokens) for chat in sessions])
+    return {"slow_upstream_250_s": round(took, 2), "slow_upstream_itself_s": tokens * SLOW_DELAY_S}
+
+
+async def pausing(control: ProxyClient, http: Http, texts: Texts) -> dict[str, object]:
+    """Pause while 150 calls run; all go on after and end whole."""
+    sessions = await chats(control, http, texts, 150)
+    tasks = [asyncio.create_task(chat.turn(max_tokens=SLOW_TOKENS)) for chat in sessions]
+    while (await control.rollout())["in_flight"] < len(sessions):  # noqa: ASYNC110 - over HTTP, no event tells
+        await asyncio.sleep(0.02)
+    started = time.perf_counter()
+    paused = await control.pause(timeout_s=10)
+    took = time.perf_counter() - started
+    await control.resume(1)
+    await asyncio.gather(*tasks)
+    return {
+        "pause_150_s": round(took, 3),
+        "pause_150_quiesced": paused.quiesced,
+        "pause_150_preempted": paused.preempted,
+    }
+
+
+async def measure(folder: Path) -> dict[str, object]:
+    texts = Texts(folder)
+    results: dict[str, object] = {}
+    async with Http() as http:
+        with engine(REPLY_TOKENS) as url:
+            with proxy(url, folder) as running:
+                async with running.client() as control:
+                    await (await chats(control, http, texts, 1))[0].turn()
+                    results |= await per_turn(control, http, texts, url)
+                    results |= await throughput(running, control, http, texts, url)
+            mib = {}
+            for name, tokens, count in (("64k", 64_000, 8), ("111k", 111_000, 5)):
+                with proxy(url, folder) as running:
+                    async with running.client() as control:
+                        mib[name], made = await memory(running, control, http, texts, tokens, count)
+                        if name == "64k":
+                            results |= await reading(running, control, made)
+            results["session_mib"] = mib
+        with engine(SLOW_TOKENS, SLOW_DELAY_S) as url, proxy(url, folder) as running:
+            async with running.client() as control:
+                results |= await branches(control, http, texts)
+                results |= await slow_upstream(control, http, texts)
+                results |= await pausing(control, http, texts)
+    return results
+
+
+def main() -> None:
+    with tokenizer_folder() as folder:
+        results = asyncio.run(measure(folder))
+        results |= {
+            "r3_cpu_ms_per_turn_13k": None,
+            "r3_cpu_ms_per_turn_13k_reason": "the proxy does not read routed experts yet",
+            "shards_speedup_2": None,
+            "shards_speedup_2_reason": "dressage-proxy serve has no --shards yet",
+            "tokenizer": folder.name,
+        }
+    report("proxy", results)
+
+
+if __name__ == "__main__":
+    main()
