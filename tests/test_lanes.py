@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lanes
 import pytest
-from workspace import Member, Uv, members, requirement_name
+from workspace import Member, Uv, members
 
 PYTHON = Path(sys.executable)
 each_member = pytest.mark.parametrize("member", members(), ids=lambda m: m.name)
@@ -33,11 +33,3 @@ def test_a_wheel_works_without_the_sources(uv: Uv, member: Member) -> None:
 def test_a_failing_check_fails_its_lane(tmp_path: Path) -> None:
     with pytest.raises(lanes.LaneError, match="ended with 3\nsaid"):
         lanes._say([PYTHON, "-c", "print('said'); raise SystemExit(3)"], tmp_path, "it")
-
-
-def test_a_requirement_line_is_read_to_its_name() -> None:
-    assert [requirement_name(x) for x in ("torch>=2.6,<2.14", "A_b[c]>1", "x ; python_version < '3'")] == [
-        "torch",
-        "a-b",
-        "x",
-    ]
