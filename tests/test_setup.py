@@ -148,7 +148,7 @@ def test_the_members_are_known_leaves_first() -> None:
 
 
 def test_an_unknown_package_lists_the_known_ones() -> None:
-    with pytest.raises(SetupError, match="choose one of .*dressage-tito"):
+    with pytest.raises(SetupError, match=r"choose one of .*dressage-tito"):
         member("dressage-nothing")
 
 
