@@ -14,6 +14,7 @@ from .errors import (
     SandboxStartFailed,
     UserNamespacesForbidden,
 )
+from .pool import PooledProvider
 from .probe import Capabilities
 from .protocol import DirEntry, Limits, Mount, RunResult, Sandbox, SandboxProvider, SandboxSpec
 from .provider import BubblewrapProvider
@@ -31,6 +32,7 @@ __all__ = [
     "Limits",
     "Mount",
     "NotARegularFile",
+    "PooledProvider",
     "ProviderUnavailable",
     "RunResult",
     "Sandbox",

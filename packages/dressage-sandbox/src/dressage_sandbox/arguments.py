@@ -140,7 +140,7 @@ def sandbox_arguments(spec: SandboxSpec, interpreter: Interpreter, seccomp: byte
     try:
         arguments.add(
             "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
-            "--unshare-cgroup", "--disable-userns", "--new-session", "--die-with-parent", "--as-pid-1",
+            "--unshare-cgroup", "--disable-userns", "--new-session", "--as-pid-1",
             "--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv",
         )  # fmt: skip
         _system(arguments)

@@ -7,7 +7,6 @@ there is none, the base interpreter and its standard library without any site-pa
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -16,18 +15,25 @@ from pathlib import Path
 
 from .errors import ProviderUnavailable
 
-__all__ = ["FLAGS", "HOME", "Interpreter", "agent_source", "find_interpreter"]
+__all__ = ["FLAGS", "HOME", "Interpreter", "find_interpreter"]
 
 HOME = "/opt/dressage/python"
 """Where a base interpreter that is not under /usr appears inside."""
 
 _MODULES = ("wire", "capture", "system", "files", "commands", "agent")
 FLAGS = ("-I", "-S", "-E", "-B")
-_COMPILE = (
-    "import sys, marshal; from importlib.util import MAGIC_NUMBER as m; "
-    "s = sys.stdin.buffer.read(); c = compile(s, 'agent', 'exec', dont_inherit=True, optimize=2); "
-    "sys.stdout.buffer.write(m + bytes(12) + marshal.dumps(c))"
-)
+# Joins the modules to one and compiles that: relative imports between them fall away.
+_COMPILE = """
+import ast, marshal, sys
+from importlib.util import MAGIC_NUMBER
+body = []
+for path in sys.argv[1:]:
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    body += [s for s in tree.body if not (isinstance(s, ast.ImportFrom) and s.level)]
+code = compile(ast.Module(body, []), "agent", "exec", dont_inherit=True, optimize=2)
+sys.stdout.buffer.write(MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +92,12 @@ def _base() -> Interpreter | None:
     )
 
 
-def agent_source() -> str:
-    """The modules of ``inside`` joined to one, each before those that use it."""
-    body: list[ast.stmt] = []
-    for name in _MODULES:
-        tree = ast.parse(Path(__file__).with_name("inside").joinpath(f"{name}.py").read_text("utf-8"))
-        body += [s for s in tree.body if not (isinstance(s, ast.ImportFrom) and s.level)]
-    return ast.unparse(ast.Module(body, []))
-
-
 def _compile_with(program: Path) -> bytes | None:
+    modules = [Path(__file__).with_name("inside") / f"{name}.py" for name in _MODULES]
     try:
         done = subprocess.run(
-            [program, *FLAGS, "-c", _COMPILE],
-            input=agent_source().encode(), capture_output=True, env={}, timeout=30, check=False,
+            [program, *FLAGS, "-c", _COMPILE, *modules],
+            capture_output=True, env={}, timeout=30, check=False,
         )  # fmt: skip
     except OSError:
         return None

@@ -1,7 +1,10 @@
 """Starts bubblewrap, learns process 1 of the sandbox, and ends both.
 
-bubblewrap is asked to die with the THREAD that starts it, so ``start`` must run on the event loop's own
-thread and never in an executor.
+bubblewrap is two processes while it sets up, and if the outer one dies then, the inner one waits for ever
+(seen in 0.11). So nothing here kills the outer one: not --die-with-parent, which is not used, and not
+SIGPIPE, for which it holds the reading end of its own report. Instead process 1 ends when the control
+socket closes or when the owner's process ends, which it sees through a pidfd; a bubblewrap that is still
+setting up comes to that point by itself.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +53,10 @@ async def readable(fd: int, timeout_s: float) -> bool:
     finally:
         loop.remove_reader(fd)
     return True
+
+
+def _all_mapped(maps: list[list[int]], uids: range) -> bool:
+    return any(first <= uids.start and uids.stop <= first + count for first, _, count in maps)
 
 
 def _resolve(ready: asyncio.Future[None]) -> None:
@@ -102,32 +110,34 @@ class Process:
 
     def kill(self) -> None:
         """End process 1 inside, and with it everything inside; bubblewrap follows by itself."""
+        self.control.close()  # before process 1 is known this alone ends it, as soon as it looks
         if self.inner_fd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.inner_fd, signal.SIGKILL)
-        elif self.popen.poll() is None:
-            self.popen.kill()
 
-    async def end(self, patience_s: float = 1.5) -> bool:
-        """Kill, wait until nothing is left inside, and free every descriptor; False if something stayed."""
-        self.control.close()  # the agent takes this as its end, however early it was
-        if not self.inner_pid and self.popen.poll() is None:
-            with contextlib.suppress(SandboxStartFailed, ValueError):
-                await self.learn_inner(0.5)
+    async def end(self, patience_s: float = 1.7) -> bool:
+        """Kill, wait until nothing is left inside, and free every descriptor.
+
+        False if that took too long; then it may be called again.
+        """
+        if self.exit_fd < 0:
+            return True
+        give_up = time.monotonic() + patience_s
         self.kill()
-        # bubblewrap reaps process 1, which the kernel lets go only after all others inside.
-        ended = await readable(self.exit_fd, patience_s)
-        if not ended:
-            self.popen.kill()
-            ended = await readable(self.exit_fd, 0.3)
+        if not self.inner_pid:
+            with contextlib.suppress(SandboxStartFailed, ValueError):
+                await self.learn_inner(patience_s)
+            self.kill()
+        # Process 1 is let go by the kernel only after all others inside; then bubblewrap reaps it and ends.
+        for fd in (self.inner_fd, self.exit_fd):
+            if fd >= 0 and not await readable(fd, max(0.0, give_up - time.monotonic())):
+                return False
         self.release()
-        return ended
+        return True
 
     def release(self) -> None:
-        """Reap and close, without waiting."""
-        self.popen.poll()
-        if self.popen.returncode is None:
-            self.popen.returncode = -signal.SIGKILL  # stuck in the kernel: nothing more can be asked of it
+        """Reap and close."""
+        self.popen.wait()
         for fd in (self.exit_fd, self.info_fd, self.error_fd, self.inner_fd):
             if fd >= 0:
                 os.close(fd)
@@ -141,11 +151,16 @@ class Launcher:
     def __init__(self, bubblewrap: Bubblewrap, python: str) -> None:
         self.bubblewrap = bubblewrap
         self._python = python
-        self.drops_root = os.geteuid() == 0
         self._setpriv = shutil.which("setpriv", path="/usr/bin:/bin:/usr/sbin:/sbin")
-        mapped = Path("/proc/self/uid_map").read_text().split()
-        all_mapped = mapped[:1] == ["0"] and int(mapped[2]) > _HOST_UIDS.stop
-        self._uids = _HOST_UIDS if all_mapped else range(_NOBODY, _NOBODY + 1)
+        maps = [
+            [int(n) for n in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()
+        ]
+        one = range(_NOBODY, _NOBODY + 1)
+        self._uids = next((uids for uids in (_HOST_UIDS, one) if _all_mapped(maps, uids)), range(0))
+        root = os.geteuid() == 0
+        self.drops_root = root and len(self._uids) > 0
+        self.stuck_as_root = root and not self._uids and any(outside == 0 for _, outside, _ in maps)
+        """Root of the machine, in a user namespace with no other uid to give to a sandbox."""
 
     def start(self, arguments: Arguments) -> Process:
         """Start, and close ``arguments``.
@@ -155,12 +170,13 @@ class Launcher:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
+        owner = os.pidfd_open(os.getpid())
         info, info_w = os.pipe2(os.O_CLOEXEC)
         error, error_w = os.pipe2(os.O_CLOEXEC)
         try:
-            command = [self._python, *FLAGS, AGENT, str(theirs.fileno())]
+            command = [self._python, *FLAGS, AGENT, str(theirs.fileno()), str(owner)]
             arguments.add("--info-fd", str(info_w))
-            popen = self._spawn(arguments, command, (theirs.fileno(), info_w), error_w)
+            popen = self._spawn(arguments, command, (theirs.fileno(), owner, info, info_w), error_w)
         except OSError as failure:
             os.close(info)
             os.close(error)
@@ -168,6 +184,7 @@ class Launcher:
             raise SandboxStartFailed(f"{self.bubblewrap.path}: {failure}") from failure
         finally:
             theirs.close()
+            os.close(owner)
             os.close(info_w)
             os.close(error_w)
             arguments.close()
@@ -176,7 +193,9 @@ class Launcher:
     def check(self) -> tuple[int, str]:
         """Make the emptiest sandbox: exit status and what bubblewrap said."""
         arguments = Arguments()
-        arguments.add("--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000")
+        # As process 1: bubblewrap does not wait for an init of its own, which would stay a zombie.
+        arguments.add("--unshare-all", "--unshare-user", "--disable-userns", "--as-pid-1")
+        arguments.add("--uid", "1000", "--gid", "1000")
         arguments.add("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--clearenv")
         for name in ("lib", "lib64", "bin"):
             if Path("/", name).exists():

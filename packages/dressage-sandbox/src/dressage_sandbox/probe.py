@@ -43,6 +43,12 @@ def check_machine(launcher: Launcher) -> None:
         ProviderUnavailable: it failed otherwise, with what bubblewrap said.
     """
     status, said = launcher.check()
+    if status == 0 and launcher.stuck_as_root:
+        # Files of /proc/sys obey the machine's root from within any namespace: one would be enough to escape.
+        raise ProviderUnavailable(
+            "this process is root, in a user namespace without another uid to give to sandboxes; "
+            "run it as another user, or map more uids"
+        )
     if status == 0:
         return
     reasons = _reasons()

@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import seccomp
@@ -57,8 +57,7 @@ class BubblewrapProvider:
         use_cgroups: False holds limits by rlimits alone.
         concurrency: how many sandboxes may be starting at the same time.
 
-    The event loop's thread must outlive the sandboxes: the kernel ends them when the thread that started
-    them ends.
+    Sandboxes end with the process that made them, however that ends.
     """
 
     def __init__(
@@ -123,11 +122,19 @@ class BubblewrapProvider:
             sandbox = self._launch(machine, spec)
             try:
                 await self._connect(machine, sandbox)
+                if self._closed:
+                    raise SandboxStartFailed("the provider was closed meanwhile")
             except BaseException:
                 await self._clean_up(sandbox)
                 raise
         sandbox.renew(spec.ttl_s)
         return sandbox
+
+    def assign(self, sandbox: BubblewrapSandbox, owner: str, ttl_s: float) -> None:
+        """Give a sandbox that was made ahead of time its owner and its time to live."""
+        sandbox.record = replace(sandbox.record, label=owner, ttl_s=ttl_s, created=time.time())
+        self._records.put(sandbox.record)
+        sandbox.renew(ttl_s)
 
     async def close(self) -> None:
         """Terminate every sandbox that this provider made; it makes no more."""
@@ -178,7 +185,8 @@ class BubblewrapProvider:
         except ProcessLookupError:
             raise SandboxStartFailed(await process.last_words()) from None
         started = start_time(pid) or 0
-        self._records.put(_with_process(sandbox.record, pid, started))
+        sandbox.record = replace(sandbox.record, pid=pid, started=started)
+        self._records.put(sandbox.record)
         process.control.sendall(self._configuration(machine, spec))
         port, listener = await _ready(process)
         relay = None
@@ -211,12 +219,6 @@ class BubblewrapProvider:
     def _ended(self, sandbox: BubblewrapSandbox) -> None:
         self._sandboxes.pop(sandbox.id, None)
         self._records.drop(sandbox.id)
-
-
-def _with_process(record: Record, pid: int, started: int) -> Record:
-    return Record(
-        record.id, record.owner, record.label, record.created, record.ttl_s, record.cgroups, pid, started
-    )
 
 
 async def _ready(process: Process) -> tuple[int, socket.socket | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -78,10 +79,12 @@ class BubblewrapSandbox:
         self._channel, self._relay, self._port = channel, relay, port
 
     def renew(self, ttl_s: float) -> None:
-        """Let the sandbox live ``ttl_s`` seconds from now. When they are over it is terminated."""
+        """Let the sandbox live ``ttl_s`` seconds from now (inf: no end). Then it is terminated."""
         if self._expiry is not None:
             self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(ttl_s, self._expire)
+            self._expiry = None
+        if ttl_s != math.inf:
+            self._expiry = asyncio.get_running_loop().call_later(ttl_s, self._expire)
 
     def _expire(self) -> None:
         self._why = "the sandbox's time to live is over"
@@ -256,7 +259,8 @@ class BubblewrapSandbox:
         kill_group(self.groups)
 
     def _begin_end(self) -> asyncio.Task[None]:
-        if self._ending is None:
+        failed = self._ending is not None and self._ending.done() and _failed(self._ending)
+        if self._ending is None or failed:
             self._ending = asyncio.ensure_future(self._end())
             self._ending.add_done_callback(_consume)
         return self._ending
@@ -289,6 +293,10 @@ def _consume(task: asyncio.Task[Any]) -> None:
     """A failure of the end is raised by terminate(); where nobody calls that, it is not 'never retrieved'."""
     if not task.cancelled():
         task.exception()
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
 
 
 def _argv(command: str | Sequence[str], stdin: bytes) -> tuple[list[bytes], bytes]:

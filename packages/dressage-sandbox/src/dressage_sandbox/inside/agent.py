@@ -1,7 +1,8 @@
 """The exec agent: process 1 of a sandbox. One thread, and nothing in it waits on what a command controls.
 
 It cannot be killed or stopped from inside (the kernel shields process 1 of a pid namespace), nor read or
-traced, and ends with the whole sandbox when the host's end of the control socket closes.
+traced, and ends with the whole sandbox when the host's end of the control socket closes
+or the host's process ends.
 """
 
 import _signal as signal  # type: ignore[import-not-found]
@@ -46,14 +47,16 @@ LONGEST_FRAME = 1 << 26
 class Agent:
     """The event loop."""
 
-    def __init__(self, control_fd: int, set_dumpable: "Callable[[int], int]") -> None:
+    def __init__(self, control_fd: int, owner_fd: int, set_dumpable: "Callable[[int], int]") -> None:
         self.control = socket(fileno=control_fd)
         self.buffer = bytearray()
         self.poll = epoll()
         self.wake, wake_write = posix.pipe2(posix.O_CLOEXEC | posix.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.owner_fd = owner_fd
         self.poll.register(control_fd, EPOLLIN)
+        self.poll.register(owner_fd, EPOLLIN)  # a process: "readable" when it has ended
         self.poll.register(self.wake, EPOLLIN)
         self.commands = Commands(self.send, self.poll, control_fd, set_dumpable)
         self.files = Files(self.send)
@@ -68,14 +71,15 @@ class Agent:
         self.control.sendall(frame(kind, call, body))
 
     def serve(self) -> None:
-        """Until the host's end closes."""
+        """Until the host's end closes, or its process ends and some copy of it holds the socket open."""
         control_fd = self.control.fileno()
         while True:
             for fd, _ in self.poll.poll(self.commands.patience()):
+                if fd == self.owner_fd or (fd == control_fd and not self.take()):
+                    return
                 if fd == control_fd:
-                    if not self.take():
-                        return
-                elif fd == self.wake:
+                    continue
+                if fd == self.wake:
                     posix.read(self.wake, 4096)
                     self.commands.reap()
                 elif fd in self.commands.by_fd:
@@ -116,17 +120,19 @@ class Agent:
 
 
 def main() -> None:
-    """Argument: the number of the control socket's descriptor."""
-    control = int(sys.argv[1])
-    posix.closerange(3, control)
-    posix.closerange(control + 1, 1 << 16)
+    """Arguments: the descriptors of the control socket and of the owner's process."""
+    control, owner = int(sys.argv[1]), int(sys.argv[2])
+    low, high = sorted((control, owner))
+    for first, last in ((3, low), (low + 1, high), (high + 1, 1 << 16)):
+        posix.closerange(first, last)  # what bubblewrap was given must not come into a command's hands
     posix.set_inheritable(control, False)
+    posix.set_inheritable(owner, False)
     set_dumpable = dumpable_switch()
     if set_dumpable(0) != 0:
         sys.exit("prctl(PR_SET_DUMPABLE) failed")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    Agent(control, set_dumpable).serve()
+    Agent(control, owner, set_dumpable).serve()
     posix._exit(0)
 
 

@@ -1,0 +1,154 @@
+"""``dressage-sandbox run|pool``: one command in a sandbox, and the sandboxes of this user."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from .errors import InvalidSpec, SandboxError
+from .owners import Record, Records, default_folder
+from .protocol import Limits, Mount, RunResult, SandboxSpec
+from .provider import BubblewrapProvider
+
+__all__ = ["main"]
+
+_SANDBOX_FAILED = 125
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes of ``run``: the command's own, 124 on a time-out, 125 when no sandbox could be made."""
+    options = _parser().parse_args(argv)
+    records = Records(options.runtime_dir or default_folder())
+    try:
+        if options.command == "run":
+            return _run(options)
+        if options.action == "status":
+            _status(records, as_json=options.json)
+        else:
+            for sandbox_id in records.reap():
+                print(f"removed {sandbox_id}")
+    except SandboxError as error:
+        print(f"dressage-sandbox: {error}", file=sys.stderr)
+        return _SANDBOX_FAILED
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def size(text: str) -> int:
+    """``64``, ``64k``, ``512M``, ``2GiB`` -> bytes.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not a size.
+    """
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write 512M, 2G or a number of bytes")
+    return int(match.group(1)) * _UNITS[match.group(2)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dressage-sandbox", description=__doc__)
+    parser.add_argument("--runtime-dir", type=Path, help="folder of the records of live sandboxes")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run one command in a sandbox of its own")
+    defaults = Limits()
+    run.add_argument("--memory", type=size, default=defaults.memory_bytes, help="bytes, for example 512M")
+    run.add_argument("--disk", type=size, default=defaults.disk_bytes, help="bytes of /tmp and the workdir")
+    run.add_argument("--output", type=size, default=1 << 20, help="bytes kept of each stream")
+    run.add_argument("--pids", type=int, default=defaults.pids)
+    run.add_argument("--open-files", type=int, default=defaults.open_files)
+    run.add_argument("--cpus", type=float)
+    run.add_argument("--timeout", type=float, default=defaults.timeout_s, help="seconds")
+    run.add_argument("--relay", metavar="HOST:PORT", help="the one address that can be reached from inside")
+    run.add_argument("--mount", metavar="SOURCE:TARGET", action="append", default=[], help="read-only")
+    run.add_argument("--env", metavar="NAME=VALUE", action="append", default=[])
+    run.add_argument("--stdin", action="store_true", help="hand on standard input, read to its end")
+    run.add_argument("--workdir", default="/workspace")
+    run.add_argument("argv", nargs="+", metavar="CMD", help="after --")
+    pool = commands.add_parser("pool", help="the sandboxes of this user on this machine")
+    pool.add_argument("action", choices=("status", "reap"), help="reap removes what dead owners left")
+    pool.add_argument("--json", action="store_true")
+    return parser
+
+
+def _spec(options: argparse.Namespace) -> SandboxSpec:
+    return SandboxSpec(
+        mounts=tuple(_mount(text) for text in options.mount),
+        env=dict(_variable(text) for text in options.env),
+        workdir=options.workdir,
+        limits=Limits(
+            memory_bytes=options.memory, pids=options.pids, open_files=options.open_files,
+            disk_bytes=options.disk, output_bytes=options.output, timeout_s=options.timeout,
+            cpus=options.cpus,
+        ),
+        relay=options.relay,
+        owner="dressage-sandbox run",
+        ttl_s=options.timeout + 60,
+    )  # fmt: skip
+
+
+def _mount(text: str) -> Mount:
+    source, colon, target = text.rpartition(":")
+    if not colon:
+        raise InvalidSpec(f"--mount {text!r}: write SOURCE:TARGET")
+    return Mount(Path(source).absolute(), target)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidSpec(f"--env {text!r}: write NAME=VALUE")
+    return name, value
+
+
+def _run(options: argparse.Namespace) -> int:
+    spec = _spec(options)
+    stdin = sys.stdin.buffer.read() if options.stdin else b""
+    result = asyncio.run(_in_sandbox(options.runtime_dir, spec, options.argv, stdin))
+    sys.stdout.buffer.write(result.stdout)
+    sys.stdout.buffer.flush()
+    sys.stderr.buffer.write(result.stderr)
+    if result.truncated:
+        written = f"{result.stdout_bytes} + {result.stderr_bytes} bytes"
+        print(f"dressage-sandbox: output cut; the command wrote {written}", file=sys.stderr)
+    if result.timed_out:
+        print(f"dressage-sandbox: ended after {spec.limits.timeout_s} s", file=sys.stderr)
+    return result.exit_code
+
+
+async def _in_sandbox(folder: Path | None, spec: SandboxSpec, argv: list[str], stdin: bytes) -> RunResult:
+    provider = BubblewrapProvider(runtime_dir=folder)
+    try:
+        sandbox = await provider.create(spec)
+        return await sandbox.run(argv, stdin=stdin)
+    finally:
+        await provider.close()
+
+
+def _status(records: Records, *, as_json: bool) -> None:
+    found = records.all() if records.folder.is_dir() else []
+    if as_json:
+        print(json.dumps([{**asdict(record), "owner_alive": record.owner.alive()} for record in found]))
+        return
+    for record in found:
+        print(_line(record))
+    print(f"{len(found)} sandboxes, {sum(not r.owner.alive() for r in found)} of dead owners")
+
+
+def _line(record: Record) -> str:
+    state = "live" if record.owner.alive() else "owner is dead: reap"
+    age = time.time() - record.created
+    return f"{record.id}  pid {record.pid}  owner {record.owner.pid} {record.label!r}  {age:.0f} s  {state}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

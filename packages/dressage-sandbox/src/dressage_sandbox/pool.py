@@ -1,0 +1,124 @@
+"""Sandboxes made ahead of time, so that a rollout does not wait for its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from dataclasses import replace
+
+from .errors import InvalidSpec, SandboxError
+from .protocol import SandboxSpec
+from .provider import BubblewrapProvider
+from .sandbox import BubblewrapSandbox
+
+__all__ = ["PooledProvider"]
+
+_RETRY_S = 1.0
+_log = logging.getLogger("dressage_sandbox.pool")
+
+
+class PooledProvider:
+    """Keeps ``size`` fresh sandboxes of one spec ready; each is handed out once and never used again.
+
+    A spec that differs in more than ``owner`` and ``ttl_s`` is made on the spot, as is one that finds the
+    pool empty.
+
+    Args:
+        provider: makes the sandboxes; closed together with the pool.
+        spec: what every sandbox of the pool is.
+        size: how many are kept ready.
+        refillers: how many are made at the same time in the background.
+    """
+
+    def __init__(
+        self, provider: BubblewrapProvider, spec: SandboxSpec, size: int, *, refillers: int = 2
+    ) -> None:
+        if size < 1 or refillers < 1:
+            raise InvalidSpec(f"size={size}, refillers={refillers}: must be at least 1")
+        self._provider = provider
+        self._key = _key(spec)
+        self._spec = replace(spec, owner="pool", ttl_s=math.inf)
+        self._size = size
+        self._refillers = refillers
+        self._ready: deque[BubblewrapSandbox] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._filled = asyncio.Event()
+        self._closed = False
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def ready(self) -> int:
+        """How many wait to be handed out."""
+        return len(self._ready)
+
+    async def fill(self) -> None:
+        """Wait until the pool is full.
+
+        Raises:
+            SandboxError: the pool is closed, or no sandbox can be made on this machine.
+        """
+        await self._provider.probe()
+        while self.ready < self._size:
+            if self._closed:
+                raise SandboxError("the pool is closed")
+            self._filled.clear()
+            self._refill()
+            await self._filled.wait()
+
+    async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
+        """A ready sandbox of this spec; errors as of the provider's ``create``."""
+        if self._closed:
+            raise SandboxError("the pool is closed")
+        if _key(spec) != self._key:
+            self.misses += 1
+            return await self._provider.create(spec)
+        while self._ready:
+            sandbox = self._ready.popleft()
+            if sandbox.alive:
+                self.hits += 1
+                self._provider.assign(sandbox, spec.owner, spec.ttl_s)
+                asyncio.get_running_loop().call_soon(self._refill)
+                return sandbox
+        self._refill()
+        self.misses += 1
+        return await self._provider.create(spec)
+
+    async def close(self) -> None:
+        """Stop refilling and terminate every sandbox, those that were handed out too."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._ready.clear()
+        self._filled.set()
+        await self._provider.close()
+
+    def _refill(self) -> None:
+        missing = self._size - self.ready - len(self._tasks)
+        for _ in range(min(missing, self._refillers - len(self._tasks))):
+            if not self._closed:
+                task = asyncio.ensure_future(self._make())
+                self._tasks.add(task)
+                task.add_done_callback(self._made)
+
+    async def _make(self) -> None:
+        try:
+            self._ready.append(await self._provider.create(self._spec))
+        except SandboxError as error:
+            _log.warning("the pool could not make a sandbox, and tries again: %s", error)
+            await asyncio.sleep(_RETRY_S)
+
+    def _made(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._filled.set()
+        if not task.cancelled():
+            task.result()
+            self._refill()
+
+
+def _key(spec: SandboxSpec) -> SandboxSpec:
+    """What must agree for a ready sandbox to serve; mappings compare by content."""
+    return replace(spec, owner="", ttl_s=1.0, env=dict(spec.env))

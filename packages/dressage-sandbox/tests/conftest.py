@@ -1,0 +1,128 @@
+"""Providers whose every trace is looked for after each test."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from dressage_sandbox import BubblewrapProvider, BubblewrapSandbox, SandboxSpec
+from dressage_sandbox.cgroups import detect
+
+PR_SET_CHILD_SUBREAPER = 36
+PATIENCE_S = 3.0
+
+
+def _descendants() -> list[str]:
+    """Every process below this one, and any that was orphaned below it; those that just died are reaped."""
+    for child in psutil.Process().children():
+        if child.status() == psutil.STATUS_ZOMBIE:
+            try:
+                os.waitpid(child.pid, os.WNOHANG)
+            except ChildProcessError:
+                continue
+    alive = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            alive.append(f"{child.pid} {' '.join(child.cmdline())[:120]}")
+        except psutil.NoSuchProcess:
+            continue
+    return alive
+
+
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Until the condition holds."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def descendants() -> Callable[[], list[str]]:
+    """A look at the processes below this one."""
+    return _descendants
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool], str], None]:
+    """Waits until a condition holds."""
+    return _wait_until
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """Orphans of processes that a test starts and kills come to this process, where they can be counted."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def runtime_dir(tmp_path: Path) -> Path:
+    """A private runtime folder."""
+    return tmp_path / "runtime"
+
+
+@pytest.fixture
+def leftovers(runtime_dir: Path) -> Callable[[], list[str]]:
+    """What is left of sandboxes with this runtime folder: processes below us, records, control groups."""
+
+    def find() -> list[str]:
+        records = list(runtime_dir.iterdir()) if runtime_dir.exists() else []
+        ids = {record.name.split(".")[0] for record in records} | seen_ids(runtime_dir)
+        groups = [p / f"dressage-{i}" for p in detect().parents.values() for i in ids]
+        found = [str(p) for p in records] + [str(g) for g in groups if g.exists()]
+        return found + _descendants()
+
+    return find
+
+
+def seen_ids(runtime_dir: Path) -> set[str]:
+    """Ids that a test noted for the search (see ``note``)."""
+    note = runtime_dir.with_name("seen")
+    return set(note.read_text().split()) if note.exists() else set()
+
+
+@pytest.fixture
+def note(runtime_dir: Path) -> Callable[[str], None]:
+    """Remember a sandbox's id, so that its control groups are looked for afterwards."""
+
+    def remember(sandbox_id: str) -> None:
+        with runtime_dir.with_name("seen").open("a") as file:
+            file.write(f"{sandbox_id}\n")
+
+    return remember
+
+
+@pytest.fixture
+async def provider(
+    runtime_dir: Path, leftovers: Callable[[], list[str]], note: Callable[[str], None]
+) -> AsyncIterator[BubblewrapProvider]:
+    """A provider; when the test is over nothing of it may be left."""
+    made = BubblewrapProvider(runtime_dir=runtime_dir)
+    create = made.create
+
+    async def noting(spec: SandboxSpec) -> BubblewrapSandbox:
+        sandbox = await create(spec)
+        note(sandbox.id)
+        return sandbox
+
+    made.create = noting  # type: ignore[method-assign]
+    yield made
+    await made.close()
+    assert made.live() == []
+    await asyncio.sleep(0)
+    assert leftovers() == []
+
+
+@pytest.fixture
+async def box(provider: BubblewrapProvider) -> BubblewrapSandbox:
+    """A sandbox with the default limits."""
+    return await provider.create(SandboxSpec())
