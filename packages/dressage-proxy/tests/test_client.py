@@ -1,0 +1,178 @@
+import asyncio
+import pickle
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from dressage_proxy.app import Proxy, running
+from dressage_proxy.client import ControlError, ProxyClient
+from dressage_proxy.config import ProxyConfig
+from dressage_proxy.engine.scripted import ScriptedEngine, serve_scripted
+from dressage_proxy.errors import ProxyError
+from dressage_segments import BufferFormatError
+from dressage_store import MemoryStore
+from dressage_tito import ChatCodec
+from dressage_tito.toy import write_toy_tokenizer
+
+KEY = "a control key of tests"
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+class Rig:
+    """A real proxy over a scripted engine, reached without sockets on its own side."""
+
+    def __init__(self, proxy: Proxy, engine: ScriptedEngine) -> None:
+        app = proxy.app("http://proxy")
+        self.engine = engine
+        self.transport = httpx.ASGITransport(app=app)
+        self.control = ProxyClient("http://proxy", KEY, transport=self.transport)
+        self.agent = httpx.AsyncClient(transport=self.transport)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy_tokenizer(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture
+async def rig(tokenizer: Path, tmp_path: Path) -> AsyncIterator[Rig]:
+    engine = ScriptedEngine()
+    async with serve_scripted(engine) as url:
+        config = ProxyConfig(tokenizer=tokenizer, engines=(url,), store=tmp_path, control_key=KEY)
+        proxy = Proxy.build(config, MemoryStore(), ChatCodec.from_folder(tokenizer))
+        async with running(proxy):
+            made = Rig(proxy, engine)
+            async with made.control, made.agent:
+                yield made
+
+
+def answering(reply: httpx.Response | Exception) -> ProxyClient:
+    """A client of something that always gives this reply."""
+
+    def handler(_: httpx.Request) -> httpx.Response:
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    return ProxyClient("http://proxy", KEY, transport=httpx.MockTransport(handler))
+
+
+async def test_a_session_is_opened_used_finalised_read_and_acked(rig: Rig) -> None:
+    session = await rig.control.open(
+        instance_id="i", group_id="g", rollout_id="r", sampling={"temperature": 0.5}, labels={"a": "b"}
+    )
+    assert session.openai_url == f"http://proxy/s/{session.session_id}/v1"
+    assert session.anthropic_url == f"http://proxy/s/{session.session_id}"
+    answer = await rig.agent.post(f"{session.openai_url}/chat/completions", json=HELLO)
+    assert answer.status_code == 200, answer.text
+    sampled = rig.engine.requests[0]
+    assert sampled.sampling_params["temperature"] == 0.5
+    assert (await rig.control.get(session.session_id))["steps"] == 1
+
+    ended = await rig.control.finalize(session.session_id, outcome={"reward": 1.0}, failure_class="completed")
+    assert (ended.segments, ended.trained_tokens, ended.lost_tokens) == (1, len(sampled.output_ids), {})
+    again = await rig.control.finalize(session.session_id)
+    assert again == ended
+
+    generation, segments = await rig.control.segments(session.session_id)
+    assert segments[0].token_ids.tolist() == [*sampled.input_ids, *sampled.output_ids]
+    assert (segments[0].group_id, segments[0].rollout_id, segments[0].instance_id) == ("g", "r", "i")
+    assert (await rig.control.segments(session.session_id))[0] == generation
+    await rig.control.ack(session.session_id, generation)
+    await rig.control.ack(session.session_id, generation)
+    with pytest.raises(ControlError) as gone:
+        await rig.control.segments(session.session_id)
+    assert gone.value.status == 410
+
+
+async def test_pause_resume_and_rollout_speak_of_what_is_in_flight(rig: Rig) -> None:
+    rig.engine.hold_after = 2
+    session = await rig.control.open(instance_id="i")
+    call = asyncio.create_task(rig.agent.post(f"{session.openai_url}/chat/completions", json=HELLO))
+    await rig.engine.until_running(1)
+    assert (await rig.control.rollout())["in_flight"] == 1
+    paused = await rig.control.pause(session.session_id, timeout_s=5)
+    assert (paused.quiesced, paused.preempted) == (True, 1)
+    await rig.engine.release()
+    await rig.control.resume(3)
+    assert (await call).status_code == 200
+    assert (await rig.control.rollout())["version"] == 3
+    assert (await rig.control.pause(timeout_s=0)).quiesced
+
+
+async def test_a_deleted_session_is_gone(rig: Rig) -> None:
+    session = await rig.control.open(instance_id="i")
+    await rig.control.delete(session.session_id)
+    with pytest.raises(ControlError) as gone:
+        await rig.control.finalize(session.session_id)
+    assert gone.value.status == 410
+    assert gone.value.code == "session_finished"
+
+
+async def test_a_refusal_names_status_code_field_and_fix(rig: Rig) -> None:
+    with pytest.raises(ControlError) as refused:
+        await rig.control.open(instance_id="i", sampling={"temprature": 1})
+    assert refused.value.status == 422
+    assert "temprature" in str(refused.value.field)
+    assert refused.value.fix
+    with pytest.raises(ControlError, match="404"):
+        await rig.control.get("no/such session")
+
+
+async def test_the_wrong_key_is_a_401(rig: Rig) -> None:
+    async with ProxyClient("http://proxy", "wrong key of tests", transport=rig.transport) as client:
+        with pytest.raises(ControlError) as refused:
+            await client.open(instance_id="i")
+    assert refused.value.status == 401
+
+
+async def test_readiness_follows_the_engine(rig: Rig) -> None:
+    assert await rig.control.health()
+    assert await rig.control.ready()
+    rig.engine.healthy = False
+    assert not await rig.control.ready()
+
+
+async def test_no_answer_is_a_control_error_with_status_0_and_not_ready() -> None:
+    async with answering(httpx.ConnectError("refused")) as client:
+        assert not await client.ready()
+        assert not await client.health()
+        with pytest.raises(ControlError) as failed:
+            await client.rollout()
+    assert (failed.value.status, failed.value.code) == (0, "unreachable")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        httpx.Response(502, text="<html>bad gateway</html>"),
+        httpx.Response(200, text="no json"),
+        httpx.Response(200, json=[1]),
+        httpx.Response(500, json={"error": "words"}),
+    ],
+)
+async def test_a_stranger_behind_the_address_is_a_control_error(reply: httpx.Response) -> None:
+    async with answering(reply) as client:
+        with pytest.raises(ControlError) as failed:
+            await client.rollout()
+    assert failed.value.status == reply.status_code
+    assert failed.value.code == "bad_reply"
+
+
+async def test_segments_without_a_generation_or_with_a_torn_frame_are_refused() -> None:
+    async with answering(httpx.Response(200, content=b"")) as client:
+        with pytest.raises(ControlError, match="ETag"):
+            await client.segments("s")
+    torn = httpx.Response(200, content=b"\x09\0\0\0\0\0\0\0abc", headers={"ETag": '"1"'})
+    async with answering(torn) as client:
+        with pytest.raises(BufferFormatError):
+            await client.segments("s")
+
+
+def test_a_control_error_is_a_proxy_error_that_pickles() -> None:
+    error = ControlError(409, "conflict", "words", "generation", "read again")
+    copy = pickle.loads(pickle.dumps(error))
+    assert isinstance(copy, ProxyError)
+    assert (copy.status, copy.code, copy.field, copy.fix) == (409, "conflict", "generation", "read again")
+    assert str(copy) == "409 conflict: words (field generation); read again"
