@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dressage_store import StoreError
 from dressage_tito import ChatCodec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -80,6 +81,8 @@ class Proxy:
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _plain)
         app.add_exception_handler(OSError, _store_failed)
+        app.add_exception_handler(StoreError, _store_failed)
+        app.add_exception_handler(Exception, _failed)
         return app
 
     def app(self, base_url: str) -> CombinedApp:
@@ -116,7 +119,7 @@ def _writable(store: Path) -> bool:
     return os.access(store, os.W_OK)
 
 
-def _error(status: int, code: str, message: str, field: str | None, fix: str | None) -> dict[str, object]:
+def _error(code: str, message: str, field: str | None, fix: str | None) -> dict[str, object]:
     error = {"code": code, "message": message}
     if field:
         error["field"] = field
@@ -128,27 +131,33 @@ def _error(status: int, code: str, message: str, field: str | None, fix: str | N
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestError)
     headers = {} if error.retry_after_s is None else {"Retry-After": str(int(error.retry_after_s))}
-    body = _error(error.status, error.code, error.message, error.field, error.fix)
+    body = _error(error.code, error.message, error.field, error.fix)
     return JSONResponse(body, error.status, headers)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return JSONResponse(_error("invalid_json", "the body is no JSON", "body", "send JSON"), 400)
     field = ".".join(str(part) for part in first["loc"] if part != "body")
     fix = "leave it out" if first["type"] == "extra_forbidden" else "see the control plane's OpenAPI schema"
     code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_field"
-    return JSONResponse(_error(422, code, f"{field or 'body'}: {first['msg']}", field or "body", fix), 422)
+    return JSONResponse(_error(code, f"{field or 'body'}: {first['msg']}", field or "body", fix), 422)
 
 
 async def _plain(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
     code = {404: "unknown_route", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    return JSONResponse(_error(error.status_code, code, message, None, None), error.status_code)
+    return JSONResponse(_error(code, message, None, None), error.status_code)
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse(_error("internal_error", "the proxy failed, see its log", None, None), 500)
 
 
 async def _store_failed(request: Request, error: Exception) -> JSONResponse:
     log.error("the store failed: %s", error)
-    body = _error(503, "store_failed", str(error), None, "free space or repair the store, then try again")
+    body = _error("store_failed", str(error), None, "free space or repair the store, then try again")
     return JSONResponse(body, 503, {"Retry-After": "5"})

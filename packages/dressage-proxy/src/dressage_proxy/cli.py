@@ -25,7 +25,15 @@ from dressage_proxy.config import ProxyConfig
 from dressage_proxy.errors import ConfigError
 
 KEY_VARIABLE = "DRESSAGE_CONTROL_KEY"
+_KEY_FILE = "control.key"
 _BACKLOG = 2048
+_FLAGS = {
+    "engines": "--engine",
+    "retain": "--store-retain",
+    "keepalive_s": "--keepalive",
+    "control_key": f"the control key (--control-key-file or ${KEY_VARIABLE})",
+}
+"""What the configuration's fields are called on the command line, where they differ."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         return _serve(args)
-    except (ConfigError, StoreError, TitoError) as error:
-        print(f"dressage-proxy: {error}", file=sys.stderr)
+    except (ConfigError, StoreError) as error:
+        print(f"dressage-proxy: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
 
@@ -45,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="serve the data plane and the control plane",
         epilog=f"The control key comes from --control-key-file or ${KEY_VARIABLE}; with neither, one is made "
-        "and written to STORE/control.key (mode 0600).",
+        f"and kept in STORE/{_KEY_FILE} (mode 0600).",
     )
     serve.add_argument("--tokenizer", required=True, type=Path, help="folder of a Hugging Face tokenizer")
     serve.add_argument("--engine", required=True, help="base URL of an SGLang engine; several by commas")
@@ -61,20 +69,24 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--store-retain", action="store_true", help="keep what was acked, for an audit")
     serve.add_argument("--fsync", action="store_true", help="survive a power cut too, not only a crash")
     serve.add_argument("--keepalive", type=float, default=10.0, help="seconds between comments on a stream")
+    serve.add_argument("--max-sessions", type=int, default=100_000, help="open and not yet acked")
     serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser
 
 
 def _serve(args: argparse.Namespace) -> int:
-    codec = ChatCodec.from_folder(args.tokenizer, template_kwargs=_json(args.template_kwargs))
+    codec = _codec(args)
     data = _listen(args.host, args.port, "--port")
     control = None if args.control_port is None else _listen(args.host, args.control_port, "--control-port")
     with contextlib.ExitStack() as stack:
         for sock in filter(None, (data, control)):
             stack.callback(sock.close)
-        store = stack.enter_context(FilesStore(args.store, retain=args.store_retain, fsync=args.fsync))
-        key, key_file = _control_key(args)
+        given, key_file = _given_key(args)
+        key = given or secrets.token_urlsafe(32)
         config = _config(args, key)
+        store = stack.enter_context(_store(args))
+        if given is None:
+            key_file = _write_key(args.store / _KEY_FILE, key)
         _run(Proxy.build(config, store, codec), data, control, args.host, key_file)
     return 0
 
@@ -93,11 +105,13 @@ def _config(args: argparse.Namespace, key: str) -> ProxyConfig:
             retain=args.store_retain,
             fsync=args.fsync,
             keepalive_s=args.keepalive,
+            max_sessions=args.max_sessions,
         )
     except ValidationError as error:
         first = error.errors()[0]
-        flag = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
-        raise ConfigError(f"{flag}: {first['msg']}") from error
+        name = str(first["loc"][0])
+        flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+        raise ConfigError(f"{flag}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
 def _json(text: str) -> dict[str, object]:
@@ -110,23 +124,47 @@ def _json(text: str) -> dict[str, object]:
     return value
 
 
-def _control_key(args: argparse.Namespace) -> tuple[str, Path | None]:
-    """The key and the file that holds it, if one does."""
+def _codec(args: argparse.Namespace) -> ChatCodec:
+    kwargs = _json(args.template_kwargs)
+    try:
+        return ChatCodec.from_folder(args.tokenizer, template_kwargs=kwargs)
+    except TitoError as error:
+        raise ConfigError(f"--tokenizer {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"--template-kwargs: {error}") from error
+
+
+def _store(args: argparse.Namespace) -> FilesStore:
+    try:
+        return FilesStore(args.store, retain=args.store_retain, fsync=args.fsync)
+    except StoreError as error:
+        raise ConfigError(f"--store {error}") from error
+
+
+def _given_key(args: argparse.Namespace) -> tuple[str | None, Path | None]:
+    """The key, and the file that it came from: the one named, the variable, or the one of an earlier run on
+    this store (who holds it must not be locked out by a restart). None where a new one is to be made."""
     path: Path | None = args.control_key_file
+    if path is None and not os.environ.get(KEY_VARIABLE) and (args.store / _KEY_FILE).is_file():
+        path = args.store / _KEY_FILE
     if path is not None:
         try:
-            return path.read_text().strip(), path
-        except OSError as error:
-            raise ConfigError(f"--control-key-file: {error}") from error
-    key = os.environ.get(KEY_VARIABLE, "")
-    if key:
-        return key, None
-    path = args.store / "control.key"
-    key = secrets.token_urlsafe(32)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(key)
-    return key, path
+            return path.read_text(encoding="utf-8").strip(), path
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"--control-key-file: {error}; give a text file that holds the key alone"
+            ) from error
+    return os.environ.get(KEY_VARIABLE) or None, None
+
+
+def _write_key(path: Path, key: str) -> Path:
+    try:
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key)
+    except OSError as error:
+        raise ConfigError(f"--store: cannot write the control key: {error}") from error
+    return path
 
 
 def _listen(host: str, port: int, flag: str) -> socket.socket:
@@ -172,8 +210,8 @@ def _run(
             for name in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(name, stop.set)
             tasks = [asyncio.create_task(server.serve([sock])) for server, sock in servers]
-            while not all(server.started for server, _ in servers):
-                await asyncio.sleep(0.005)  # noqa: ASYNC110 - uvicorn has no event for it
+            while not all(server.started for server, _ in servers):  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.005)
             print(json.dumps(ready), flush=True)
             await stop.wait()
             for server, _ in servers:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class ProxyConfig(BaseModel):
@@ -38,6 +39,22 @@ class ProxyConfig(BaseModel):
     keepalive_s: float = Field(default=10.0, gt=0)
     """Interval of comments on an idle stream."""
 
+    @field_validator("engines")
+    @classmethod
+    def _checked_engines(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_engine_url(url) for url in urls)
+
+
+def _engine_url(url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        good = False
+    if not good or parts.query or parts.fragment:
+        raise ValueError(f"{url!r} is no base URL: give http://host:port")
+    return url.rstrip("/")
+
 
 class Sampling(BaseModel):
     """A session's sampling parameters. What is set here overrides the agent's wish (and is flagged)."""
@@ -46,14 +63,22 @@ class Sampling(BaseModel):
 
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = None
+    """-1 for all, else at least 1."""
     min_p: float | None = Field(default=None, ge=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     stop: tuple[str, ...] | None = None
     seed: int | None = None
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(default=None, gt=0)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+
+    @field_validator("top_k")
+    @classmethod
+    def _checked_top_k(cls, value: int | None) -> int | None:
+        if value is not None and value < 1 and value != -1:
+            raise ValueError("must be -1 (all) or at least 1")
+        return value
 
 
 class Limits(BaseModel):

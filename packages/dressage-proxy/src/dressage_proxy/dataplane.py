@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -42,24 +43,26 @@ class DataPlane:
         """One request. Errors leave in the dialect's own shape."""
         status = 200
         try:
-            await self._route(scope, receive, send)
+            with _as_request_errors():
+                await self._route(scope, receive, send)
         except ClientGoneError:
             status = 499
         except RequestError as error:
             status = error.status
             await _send(send, status, chat.error_body(error), _retry_after(error))
-        except OSError as error:
-            log.exception("the store failed")
-            status = 503
-            failure = RequestError(f"the store failed: {error}", code="store_failed", status=503)
-            await _send(send, status, chat.error_body(failure), [(b"retry-after", b"5")])
         finally:
             self._metrics.requests.labels("chat", str(status)).inc()
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _, _, session_id, rest = [*scope["path"].split("/", 3), ""][:4]
+        _, first, session_id, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
         rest = rest.rstrip("/")
         method = scope["method"]
+        if first != "s":
+            raise NotFoundError(
+                f"no route {method} {scope['path']}: the session id is missing",
+                code="unknown_route",
+                fix="use the base URL that POST /sessions returned",
+            )
         session = self._sessions.live(session_id)
         if rest == "v1/chat/completions" and method == "POST":
             await self._chat(session, scope, receive, send)
@@ -82,16 +85,16 @@ class DataPlane:
         request = chat.parse_request(body, headers)
         model = body.get("model") if isinstance(body.get("model"), str) else self._config.model_name
         reply_id = "chatcmpl-" + uuid.uuid4().hex
-        if not _flag(body, "stream"):
+        if not chat.flag(body, "stream"):
             attempt, reply = await self._made(session, request, receive, None)
             payload = chat.reply_body(reply, model or "", reply_id)
             await self._deliver(session, attempt, reply, receive, send, [payload], [_JSON])
             return
-        options = body.get("stream_options") or {}
-        include_usage = isinstance(options, dict) and _flag(options, "include_usage")
+        include_usage = chat.include_usage(body)
         stream = _Stream(send, self._config.keepalive_s)
         try:
-            attempt, reply = await self._made(session, request, receive, stream)
+            with _as_request_errors():
+                attempt, reply = await self._made(session, request, receive, stream)
         except RequestError as error:
             if not stream.started:
                 raise
@@ -127,6 +130,8 @@ class DataPlane:
             if not answer.done():
                 answer.cancel()
                 await asyncio.wait({answer})
+            if not answer.cancelled():
+                answer.exception()  # retrieved: nobody is left to be told
 
     async def _deliver(
         self,
@@ -144,7 +149,10 @@ class DataPlane:
                 await stream.end(chunks)
             else:
                 await _send(send, 200, b"".join(chunks), [], headers)
-        except (OSError, asyncio.CancelledError):
+        except OSError as error:
+            self._pipeline.lost(session, attempt, reply)
+            raise ClientGoneError("the client closed the connection") from error
+        except asyncio.CancelledError:
             self._pipeline.lost(session, attempt, reply)
             raise
         self._pipeline.delivered(attempt)
@@ -197,6 +205,23 @@ class _Stream:
             await self._send({"type": "http.response.start", "status": 200, "headers": _SSE})
 
 
+@contextmanager
+def _as_request_errors() -> Iterator[None]:
+    """Whatever fails inside is told in the dialect's own shape."""
+    try:
+        yield
+    except (RequestError, ClientGoneError):
+        raise
+    except OSError as error:
+        log.exception("the store failed")
+        raise RequestError(
+            f"the store failed: {error}", code="store_failed", status=503, retry_after_s=5
+        ) from error
+    except Exception as error:
+        log.exception("a request failed")
+        raise RequestError("the proxy failed, see its log", code="internal_error", status=500) from error
+
+
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -218,10 +243,3 @@ def _retry_after(error: RequestError) -> list[tuple[bytes, bytes]]:
     if error.retry_after_s is None:
         return []
     return [(b"retry-after", str(int(error.retry_after_s)).encode())]
-
-
-def _flag(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value not in (None, True, False):
-        raise RequestError(f"{name} is {value!r}", field=name, fix="send true or false")
-    return bool(value)

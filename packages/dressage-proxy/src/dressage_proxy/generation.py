@@ -22,6 +22,7 @@ _T = TypeVar("_T", bound=np.generic)
 _EMPTY_ABORTS = 8
 _EMPTY_ABORT_S = 0.05
 _DRAIN_S = 2.0
+_REPEAT_ABORT_S = 0.25
 
 
 @dataclass(slots=True)
@@ -118,7 +119,8 @@ class Generator:
                 result = await self._abandoned(engine, rid, task)
                 self._keep(reply, result, rid, engine, len(ids), digest.hexdigest(), left)
                 raise
-        return self._keep(reply, result, rid, engine, len(ids), digest.hexdigest(), left)
+            # Still inside: a cancellation on the way out must find the tokens in the reply.
+            return self._keep(reply, result, rid, engine, len(ids), digest.hexdigest(), left)
 
     def _keep(
         self, reply: Reply, result: CallResult, rid: str, engine: str, prompt: int, digest: str, left: int
@@ -146,9 +148,12 @@ class Generator:
     async def _abandoned(self, engine: str, rid: str, task: asyncio.Task[CallResult]) -> CallResult:
         """What the engine had sampled when the turn was cancelled: it is told to abort, and its answer is
         awaited for a moment, so that its tokens are accounted for."""
-        await self._engines.abort(engine, rid)
-        done, _ = await asyncio.wait({task}, timeout=_DRAIN_S)
-        if not done:
+        deadline = asyncio.get_running_loop().time() + _DRAIN_S
+        while not task.done() and asyncio.get_running_loop().time() < deadline:
+            # Again and again: an abort that overtakes its own request finds nothing to abort.
+            await self._engines.abort(engine, rid)
+            await asyncio.wait({task}, timeout=_REPEAT_ABORT_S)
+        if not task.done():
             task.cancel()
             await asyncio.wait({task})
         if task.cancelled() or task.exception() is not None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from dressage_segments import Mark, SegmentSink, Turn, mark_to_record, turn_to_record
+from dressage_segments import ROOT, Mark, SegmentSink, Turn, mark_to_record, turn_to_record
 from dressage_tito import ChatCodec, Message, ParsedTurn, ToolCall
 
 from dressage_proxy.canonical import message_key
@@ -20,13 +20,21 @@ from dressage_proxy.sampling import Effective, context_window, effective, reply_
 from dressage_proxy.session import Session, State
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
     """A reply in the making, and how many clients wait for it (a retry joins the one in flight)."""
 
     task: asyncio.Task[ModelReply]
     waiters: int = 0
     delivered: bool = False
+    abandoned: bool = False
+    """It is being aborted: a retry does not join it any more, but starts afresh."""
+
+    def abandon(self) -> None:
+        """Abort it, once: a second cancellation would cut off the account of what it sampled."""
+        if not self.abandoned and not self.task.done():
+            self.abandoned = True
+            self.task.cancel()
 
 
 @dataclass(slots=True)
@@ -39,6 +47,9 @@ class Pipeline:
     generator: Generator
     metrics: Metrics
     _attempts: dict[tuple[object, ...], Attempt] = field(default_factory=dict)
+    """What a retry may join, by what was asked."""
+    _running: dict[str, set[Attempt]] = field(default_factory=dict)
+    """Every reply in the making, by session."""
 
     async def answer(self, session: Session, request: ModelRequest) -> tuple[Attempt, ModelReply]:
         """The committed reply to a request. Cancel it when the client is gone: with the last client that
@@ -46,6 +57,8 @@ class Pipeline:
 
         Raises RequestError and its kinds. The caller reports delivery by :meth:`delivered` or :meth:`lost`.
         """
+        if session.ending or session.state is not State.OPEN:
+            raise GoneError(f"session {session.id} is finished: open a new one")
         place = locate(session, self.codec, request)
         attempt = self._join(session, request, place)
         attempt.waiters += 1
@@ -56,16 +69,20 @@ class Pipeline:
             if attempt.task.cancelled():
                 raise GoneError(f"session {session.id} ended while the reply was being made") from None
             if not attempt.waiters:
-                if attempt.task.done():
-                    self._unseen(session, attempt, attempt.task.result())
-                else:
-                    attempt.task.cancel()
-                    await asyncio.wait({attempt.task})
+                await self._unwanted(session, attempt)
             raise
         except BaseException:
             attempt.waiters -= 1
             raise
         return attempt, reply
+
+    async def _unwanted(self, session: Session, attempt: Attempt) -> None:
+        """The last client that waited is gone."""
+        if not attempt.task.done():
+            attempt.abandon()
+            await asyncio.wait({attempt.task})
+        elif attempt.task.exception() is None:
+            self._unseen(session, attempt, attempt.task.result())
 
     def _join(self, session: Session, request: ModelRequest, place: Place) -> Attempt:
         identity = (
@@ -76,19 +93,24 @@ class Pipeline:
             repr(sorted(request.asked.items())),
         )
         attempt = self._attempts.get(identity)
-        if attempt is None or attempt.task.done():
+        if attempt is None or attempt.abandoned or attempt.task.done():
             task = asyncio.create_task(self._turn(session, request, place))
             attempt = Attempt(task)
             self._attempts[identity] = attempt
-            task.add_done_callback(self._ended(identity, attempt))
+            self._running.setdefault(session.id, set()).add(attempt)
+            task.add_done_callback(self._ended(session.id, identity, attempt))
         return attempt
 
     def _ended(
-        self, identity: tuple[object, ...], attempt: Attempt
+        self, session_id: str, identity: tuple[object, ...], attempt: Attempt
     ) -> Callable[[asyncio.Task[ModelReply]], None]:
         def forget(task: asyncio.Task[ModelReply]) -> None:
             if self._attempts.get(identity) is attempt:
                 del self._attempts[identity]
+            running = self._running[session_id]
+            running.discard(attempt)
+            if not running:
+                del self._running[session_id]
             if not task.cancelled():
                 task.exception()  # retrieved: each waiter was given it
 
@@ -115,18 +137,17 @@ class Pipeline:
 
     async def end_attempts(self, session: Session) -> None:
         """Abort every reply in the making of a session; each is recorded as undelivered."""
-        tasks = [attempt.task for key, attempt in self._attempts.items() if key[0] == session.id]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        attempts = list(self._running.get(session.id, ()))
+        for attempt in attempts:
+            attempt.abandon()
+        if attempts:
+            await asyncio.wait([attempt.task for attempt in attempts])
 
     def in_flight(self, session_id: str) -> int:
         """Replies in the making of a session."""
-        return sum(1 for key in self._attempts if key[0] == session_id)
+        return len(self._running.get(session_id, ()))
 
     async def _turn(self, session: Session, request: ModelRequest, place: Place) -> ModelReply:
-        self._check_limits(session)
         with self.metrics.phase("encode"):
             planned = await plan(session, self.codec, request, place)
         sampling = self._sampling(session, request, planned)
@@ -155,7 +176,8 @@ class Pipeline:
 
     def _check_limits(self, session: Session) -> None:
         limits, tree = session.limits, session.tree
-        if limits.max_steps is not None and len(tree) >= limits.max_steps:
+        others = self.in_flight(session.id) - 1
+        if limits.max_steps is not None and len(tree) + others >= limits.max_steps:
             raise RequestError(
                 f"the session's {limits.max_steps} steps are used up", code="max_steps_reached"
             )
@@ -166,6 +188,7 @@ class Pipeline:
             )
 
     def _sampling(self, session: Session, request: ModelRequest, planned: Plan) -> Effective:
+        self._check_limits(session)
         window = context_window(self.config, session.limits)
         room = window - len(planned.prompt.ids)
         if room < 1:
@@ -199,6 +222,7 @@ class Pipeline:
             "overridden": dict(sampling.overridden),
             "flags": list(planned.place.flags),
             "warnings": list(parsed.warnings),
+            "pinned": dict(session.pinned) if planned.place.parent == ROOT else {},
         }
         extra |= {name: value for name, value in optional.items() if value}
         turn = Turn(

@@ -14,7 +14,7 @@ from dressage_tito import ChatCodec, Encoded, Message, MessageError, Refusal, me
 from numpy.typing import NDArray
 
 from dressage_proxy.branches import kind_of_root
-from dressage_proxy.canonical import merge_leading_system
+from dressage_proxy.canonical import merge_leading_system, message_key
 from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Prompt
@@ -65,6 +65,8 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest) -> Place:
     for index in range(len(known), len(raw)):
         message = _message(raw[index], index)
         keys.append(session.key_of(message))
+        if message.tool_calls and keys[-1] != message_key(message):
+            flags.append(f"messages[{index}] is not what was returned under its call ids")
         if message.role == "tool" and message.tool_call_id not in session.reply_keys:
             flags.append(f"messages[{index}] answers the unknown call {message.tool_call_id!r}")
     if not raw:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dressage_segments import SessionInfo, TrajectoryTree, Turn
+from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
 from dressage_tito import Message
 
 from dressage_proxy.canonical import message_key
@@ -24,6 +24,8 @@ class State(StrEnum):
     OPEN = "open"
     FINALIZED = "finalized"
     DELETED = "deleted"
+    DAMAGED = "damaged"
+    """Its log or trajectory does not read any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,10 @@ class Session:
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict)
     state: State = State.OPEN
+    ending: bool = False
+    """Being finalised or deleted: takes no more model calls."""
+    ended_as: Final | None = None
+    """The end that the log has; the trajectory may still have to be published."""
     reply_keys: dict[str, str] = field(default_factory=dict)
     """Wire id of a tool call -> key of the assistant message that made it."""
     native_ids: dict[str, str] = field(default_factory=dict)
@@ -78,7 +84,9 @@ class Session:
                 return wire
 
     def remember(self, turn: Turn) -> None:
-        """Note the wire ids that a committed turn handed out."""
+        """Note the wire ids that a committed turn handed out, and the volatile blocks that it pinned."""
+        for name, block in dict(turn.extra.get("pinned", {})).items():
+            self.pinned.setdefault(name, block)
         for wire, native in dict(turn.extra.get("wire_ids", {})).items():
             self.reply_keys[wire] = turn.reply_key
             if native:

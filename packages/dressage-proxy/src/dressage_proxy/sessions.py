@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -10,6 +11,7 @@ from dressage_segments import (
     FailureClass,
     Final,
     LogRecord,
+    SegmentsError,
     SegmentSink,
     SegmentSource,
     SessionInfo,
@@ -21,9 +23,10 @@ from dressage_segments import (
     open_to_record,
     tree_from_records,
 )
-from dressage_store import FilesStore
+from dressage_store import CorruptStoreError, FilesStore
 from dressage_store import NotFoundError as NotStoredError
 from dressage_store import State as EntryState
+from pydantic import ValidationError
 
 from dressage_proxy.config import Limits, ProxyConfig, Sampling
 from dressage_proxy.controller import Controller
@@ -32,6 +35,7 @@ from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.session import Session, State, Summary
 
+log = logging.getLogger("dressage.proxy")
 _GENERATION = 1
 _ENDED = {EntryState.ACKED: State.FINALIZED, EntryState.DROPPED: State.DELETED}
 
@@ -77,7 +81,7 @@ class Sessions:
                 f"{len(self._sessions)} sessions are open, the limit is {self._config.max_sessions}",
                 code="too_many_sessions",
                 status=503,
-                fix="finalize and ack sessions, or raise --max-sessions",
+                fix="finalize and ack sessions, or start with a higher --max-sessions",
                 retry_after_s=1,
             )
         session_id = secrets.token_hex(16)
@@ -107,7 +111,7 @@ class Sessions:
     def live(self, session_id: str) -> Session:
         """A session that takes model calls. Raises NotFoundError, GoneError."""
         session = self.find(session_id)
-        if session.state is not State.OPEN:
+        if session.ending or session.state is not State.OPEN:
             raise GoneError(f"session {session_id} is {session.state}: open a new one")
         return session
 
@@ -116,20 +120,28 @@ class Sessions:
     ) -> Summary:
         """End a session and publish its trajectory. Again: the same answer, whatever is asked then."""
         session = self.find(session_id)
-        if session.final is not None:
-            return session.final
+        if session.final is None:
+            session.ending = True
+            await self._pipeline.end_attempts(session)
         if session.state is State.DELETED:
             raise GoneError(f"session {session_id} was deleted")
-        await self._pipeline.end_attempts(session)
-        first = self._sessions[session_id].final
-        if first is not None:  # another finalize of the same session was quicker
-            return first
-        final = Final(_GENERATION, failure_class, dict(outcome))
-        trajectory = finalize(session.tree, final)
-        self._store.append(session_id, final_to_record(final))
+        if session.final is not None:  # before, or by another finalize that was quicker
+            return session.final
+        if session.ended_as is None:
+            session.ended_as = self._log_end(session, Final(_GENERATION, failure_class, dict(outcome)))
+        trajectory = finalize(session.tree, session.ended_as)
         self._store.put(trajectory)
         self._count(trajectory)
         return self._finished(session, trajectory)
+
+    def _log_end(self, session: Session, final: Final) -> Final:
+        """Log how a session ended; where that fails it goes on."""
+        try:
+            self._store.append(session.id, final_to_record(final))
+        except BaseException:
+            session.ending = False
+            raise
+        return final
 
     def _finished(self, session: Session, trajectory: Trajectory) -> Summary:
         """From here on the store holds the trajectory: memory keeps the counts alone."""
@@ -182,13 +194,25 @@ class Sessions:
     async def delete(self, session_id: str) -> None:
         """Abort what runs and drop the session; its tokens are counted as lost."""
         session = self.find(session_id)
-        session.state = State.DELETED
+        session.ending = True
         await self._pipeline.end_attempts(session)
+        session = self.find(session_id)
         if session.final is None:
-            self._metrics.lost_tokens.labels("deleted").inc(session.tree.sampled_tokens)
-        self._store.append(session_id, LogRecord("deleted", {"sampled_tokens": session.tree.sampled_tokens}))
-        self._store.forget(session_id)
+            tokens = session.tree.sampled_tokens
+            self._metrics.lost_tokens.labels("deleted").inc(tokens)
+        else:
+            tokens = session.final.sampled_tokens
+        self._store.append(session_id, LogRecord("deleted", {"sampled_tokens": tokens}))
+        session.state = State.DELETED
+        self._discard(session_id)
         self._drop(session_id, State.DELETED)
+
+    def _discard(self, session_id: str) -> None:
+        """Take a deleted session out of the store, and its trajectory where one was published."""
+        try:
+            self._store.ack(session_id, self._store.read(session_id).generation)
+        except NotStoredError:
+            self._store.forget(session_id)
 
     def _drop(self, session_id: str, state: State) -> None:
         self._sessions.pop(session_id, None)
@@ -203,15 +227,20 @@ class Sessions:
                 if entry.state is not EntryState.PENDING:
                     self._ended[entry.session_id] = _ENDED[entry.state]
         for session_id in self._store.sessions():
-            records = list(self._store.records(session_id))
-            if not records or any(record.kind == "deleted" for record in records):
-                self._ended[session_id] = State.DELETED
-                continue
-            self._resume(records)
+            try:
+                self._resume(session_id, list(self._store.records(session_id)))
+            except (SegmentsError, CorruptStoreError, ValidationError) as error:
+                # One damaged session keeps no other from going on.
+                log.error("session %s is damaged and was left alone: %s", session_id, error)  # noqa: TRY400
+                self._ended[session_id] = State.DAMAGED
         self._metrics.sessions.set(len(self._sessions))
         return len(self._sessions)
 
-    def _resume(self, records: list[LogRecord]) -> None:
+    def _resume(self, session_id: str, records: list[LogRecord]) -> None:
+        if any(record.kind == "deleted" for record in records):
+            self._discard(session_id)
+            self._ended[session_id] = State.DELETED
+            return
         tree = tree_from_records(records)
         extra = records[0].meta.get("extra", {})
         session = Session(
@@ -226,8 +255,7 @@ class Sessions:
         for record in records:
             if record.kind == "final":
                 self._refinalize(session, final_from_record(record))
-        if session.state is State.OPEN or session.final is not None:
-            self._sessions[session.id] = session
+        self._sessions[session.id] = session
 
     def _refinalize(self, session: Session, final: Final) -> None:
         """A session that ended before the process did: its trajectory is as it was, or is published now."""

@@ -15,9 +15,9 @@ from dressage_proxy.errors import RequestError
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
             "repetition_penalty")  # fmt: skip
-READ = ("model", "messages", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "stop",
-        "tool_choice", "chat_template_kwargs")  # fmt: skip
-IGNORED = ("user", "metadata", "store", "parallel_tool_calls", "service_tier", "prompt_cache_key",
+READ = ("model", "messages", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+        "stop", "tool_choice", "chat_template_kwargs")  # fmt: skip
+IGNORED = ("user", "metadata", "store", "service_tier", "prompt_cache_key",
            "safety_identifier", "prompt_cache_retention")  # fmt: skip
 """Parameters that change nothing of what is sampled."""
 
@@ -29,6 +29,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "functions": ([],),
+    "parallel_tool_calls": (True,),
 }
 """Parameters accepted at the value that asks for nothing; null is always such a value."""
 
@@ -36,13 +37,16 @@ _NUMBERS: Mapping[str, tuple[float, float]] = {
     "temperature": (0, 2),
     "top_p": (0, 1),
     "min_p": (0, 1),
-    "top_k": (-1, 1e9),
+    "top_k": (-1, 2**30),
     "seed": (-(2.0**63), 2.0**63),
     "frequency_penalty": (-2, 2),
     "presence_penalty": (-2, 2),
-    "repetition_penalty": (0, 10),
+    "repetition_penalty": (0, 2),
 }
 _WHOLE = ("top_k", "seed")
+_NOT_ZERO = ("top_p", "top_k", "repetition_penalty")
+"""Engines refuse 0 for these (contract: sglang)."""
+_TEMPLATE_OWN = ("messages", "tools", "documents", "add_generation_prompt")
 _STREAM_PIECE = 512
 
 
@@ -65,11 +69,12 @@ def parse_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> ModelR
     asked: dict[str, Any] = {
         name: _number(name, body[name]) for name in SAMPLING if body.get(name) is not None
     }
-    limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    if limit is not None:
-        asked["max_tokens"] = _positive("max_tokens", limit)
-    if body.get("stop"):
-        asked["stop"] = _stop(body["stop"])
+    for name in ("max_tokens", "max_completion_tokens"):
+        if body.get(name) is not None:
+            asked["max_tokens"] = _positive(name, body[name])
+    stop = _stop(body.get("stop"))
+    if stop:
+        asked["stop"] = stop
     return ModelRequest(
         raw=messages,
         tools=_tools(body),
@@ -86,8 +91,13 @@ def _number(name: str, value: object) -> float | int:
         isinstance(value, bool)
         or not isinstance(value, int if whole else (int, float))
         or not low <= value <= high
+        or (value == 0 and name in _NOT_ZERO)
     ):
-        raise RequestError(f"{name} is {value!r}", field=name, fix=f"send a number from {low:g} to {high:g}")
+        kind = "whole number" if whole else "number"
+        but = " but not 0" if name in _NOT_ZERO else ""
+        raise RequestError(
+            f"{name} is {value!r}", field=name, fix=f"send a {kind} from {low:g} to {high:g}{but}"
+        )
     return value
 
 
@@ -98,10 +108,36 @@ def _positive(name: str, value: object) -> int:
 
 
 def _stop(value: object) -> list[str]:
+    if value is None:
+        return []
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise RequestError(f"stop is {value!r}", field="stop", fix="send a text or a list of texts")
     return texts
+
+
+def flag(body: Mapping[str, Any], name: str, where: str = "") -> bool:
+    """A boolean parameter, false where it is absent. Raises RequestError."""
+    value = body.get(name)
+    if value not in (None, True, False):
+        raise RequestError(f"{where}{name} is {value!r}", field=where + name, fix="send true or false")
+    return bool(value)
+
+
+def include_usage(body: Mapping[str, Any]) -> bool:
+    """Whether a stream ends with its usage. Raises RequestError for options that are not known."""
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise RequestError("stream_options must be an object", field="stream_options")
+    for name, value in options.items():
+        if name not in ("include_usage", "include_obfuscation") and value is not None:
+            field = f"stream_options.{name}"
+            raise RequestError(
+                f"{field} is not supported", field=field, fix="leave it out", code="unsupported_parameter"
+            )
+    return flag(options, "include_usage", "stream_options.")
 
 
 def _template_kwargs(value: object) -> Mapping[str, Any]:
@@ -109,6 +145,10 @@ def _template_kwargs(value: object) -> Mapping[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise RequestError("chat_template_kwargs must be an object", field="chat_template_kwargs")
+    for name in _TEMPLATE_OWN:
+        if name in value:
+            field = f"chat_template_kwargs.{name}"
+            raise RequestError(f"{field} is set by the proxy itself", field=field, fix="leave it out")
     return value
 
 
@@ -118,7 +158,8 @@ def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         raise RequestError("tools must be a list", field="tools")
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or tool.get("type") != "function" or not function.get("name"):
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or tool.get("type") != "function" or not _name(name):
             raise RequestError(
                 f"tools[{index}] is no function tool",
                 field=f"tools[{index}]",
@@ -132,6 +173,10 @@ def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
             f"tool_choice {choice!r} is not supported", field="tool_choice", fix='send "auto" or "none"'
         )
     return tools
+
+
+def _name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def reply_body(reply: ModelReply, model: str, reply_id: str) -> bytes:

@@ -45,6 +45,7 @@ class CallResult:
         )
 
 
+_MAX_INT32 = 2**31 - 1
 NOTHING = CallResult(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "abort", None, "")
 """An abort that had sampled nothing."""
 
@@ -103,12 +104,15 @@ def _ids(output_ids: object, entries: object) -> NDArray[np.int32]:
     if output_ids is None:
         return np.empty(0, np.int32)
     try:
-        ids = np.asarray(output_ids, dtype=np.int32)
-    except (TypeError, ValueError, OverflowError) as error:
+        ids = np.asarray(output_ids)
+    except ValueError as error:
         raise EngineError(f"the engine's output_ids are no token ids: {error}") from error
-    if ids.ndim != 1 or (ids < 0).any():
+    if not ids.size:
+        return np.empty(0, np.int32)
+    # Not cast before the look: a cast would make 1 of 1.5, "1" and true.
+    if ids.dtype.kind != "i" or ids.ndim != 1 or ids.min() < 0 or ids.max() > _MAX_INT32:
         raise EngineError("the engine's output_ids are no flat list of token ids")
-    return ids
+    return ids.astype(np.int32)
 
 
 def _logprobs(ids: NDArray[np.int32], entries: object) -> tuple[NDArray[np.float32], str]:
@@ -139,8 +143,9 @@ def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> N
     if isinstance(spans, list) and spans:
         versions = np.full(sampled, UNKNOWN_VERSION, np.int32)
         for span in spans:
-            if isinstance(span, dict):
-                versions[int(span["start"]) : int(span["end"])] = _number(span.get("version"))
+            start, end = (span.get("start"), span.get("end")) if isinstance(span, dict) else (None, None)
+            if isinstance(start, int) and isinstance(end, int) and 0 <= start <= end:
+                versions[start:end] = _number(span.get("version"))
         return versions
     label = meta.get("weight_version")
     return np.full(sampled, dispatch_version if label is None else _number(label), np.int32)
@@ -149,4 +154,5 @@ def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> N
 def _number(label: object) -> int:
     """A version label as a number; SGLang's "default" and other words are unknown."""
     text = str(label)
-    return int(text) if text.isascii() and text.isdigit() else UNKNOWN_VERSION
+    known = text.isascii() and text.isdigit() and int(text) <= _MAX_INT32
+    return int(text) if known else UNKNOWN_VERSION
