@@ -9,7 +9,6 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from dressage_blackbox_server.errors import AdapterError
 from dressage_blackbox_server.model import Frozen, Identifier, TurnOutcome
 
 ARGV_PROMPT_BYTES = 96 * 1024
@@ -85,7 +84,7 @@ class FileTemplate(Frozen):
 
 
 class AgentAdapter(Frozen):
-    """An agent program, declared.
+    """An agent program, declared. Raises pydantic's ValidationError where the declaration cannot work.
 
     ``first`` starts a conversation; ``resume`` goes on with it (default: as ``first``). Where their argv
     holds ``{prompt}``, ``first_large`` and ``resume_large`` are used for prompts above
@@ -117,18 +116,18 @@ class AgentAdapter(Frozen):
         for field, text in self._texts():
             for name in _PLACEHOLDER.findall(text):
                 if name not in PLACEHOLDERS and f"{{{name}}}" != SPLICE:
-                    raise AdapterError(
+                    raise ValueError(
                         f"{field} names {{{name}}}, which is not known; known: {sorted(PLACEHOLDERS)}"
                     )
             if field.startswith("env[") and "{prompt}" in text:
-                raise AdapterError(f"{field} holds {{prompt}}: use {{prompt_file}}")
+                raise ValueError(f"{field} holds {{prompt}}: use {{prompt_file}}")
             if SPLICE in text:
-                raise AdapterError(f"{field} has {SPLICE} inside a text: it must be a whole argv element")
+                raise ValueError(f"{field} has {SPLICE} inside a text: it must be a whole argv element")
         for field, launch in self._launches():
             if not launch.argv:
-                raise AdapterError(f"{field}.argv is empty: give the program to start")
+                raise ValueError(f"{field}.argv is empty: give the program to start")
         if not any("{prompt}" in t or "{prompt_file}" in t for f, t in self._texts() if f != "prompt_path"):
-            raise AdapterError(
+            raise ValueError(
                 "nothing names {prompt} or {prompt_file}: the program would never get its prompt"
             )
         return self

@@ -3,7 +3,7 @@
 ::
 
     BlackboxError(Exception)
-    ├── AdapterError(ValueError)       an adapter that cannot work as declared; names the field and the fix
+    ├── AdapterError(ValueError)       an installed adapter that is none, or whose name is taken
     ├── RequestError(ValueError)       a session or turn that cannot be run as asked; names the field
     │   └── PromptTooLarge             the prompt fits no way that the adapter can take it
     ├── UnknownAgent(LookupError)      no adapter of that name
@@ -30,7 +30,7 @@ class BlackboxError(Exception):
 
 
 class AdapterError(BlackboxError, ValueError):
-    """An adapter that cannot work as declared. The message names the field and the fix."""
+    """An installed adapter that is none, or whose name is taken twice."""
 
 
 class RequestError(BlackboxError, ValueError):

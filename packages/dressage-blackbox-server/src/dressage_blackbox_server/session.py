@@ -27,6 +27,7 @@ from dressage_blackbox_server.model import (
     TurnRecord,
     TurnState,
 )
+from dressage_blackbox_server.waiting import uninterrupted
 
 
 class AgentSession:
@@ -145,7 +146,7 @@ class AgentSession:
             return
         task, turn_id = self._active, self._active_id
         task.cancel()
-        await _uninterrupted(task)
+        await uninterrupted(task)
         if not self.get(turn_id).state.final:  # cancelled before its task took a first step
             self._conclude(_ended(self.get(turn_id), TurnState.CANCELLED, TurnOutcome.CANCELLED))
 
@@ -223,15 +224,3 @@ def _digest(prompt: str) -> str:
         return hashlib.blake2b(prompt.encode(), digest_size=16).hexdigest()
     except UnicodeEncodeError as error:
         raise RequestError(f"prompt holds a lone surrogate at {error.start}: give valid Unicode") from error
-
-
-async def _uninterrupted(task: asyncio.Task[None]) -> None:
-    """Wait for the end of ``task`` whatever cancels us meanwhile; the cancellation is raised afterwards."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled

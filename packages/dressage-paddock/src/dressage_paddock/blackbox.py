@@ -17,7 +17,7 @@ from dressage_blackbox_server import (
 from dressage_sandbox.protocol import SandboxProvider
 
 from dressage_paddock.agent import Scene
-from dressage_paddock.errors import GatewayError, InfrastructureError, SandboxFailed, TaskError
+from dressage_paddock.errors import GatewayError, SandboxFailed, TaskError
 from dressage_paddock.events import OnEvent, ignore_event
 from dressage_paddock.executor import SandboxExecutor
 from dressage_paddock.failure import COMPLETED, Ending, FailureClass
@@ -125,20 +125,23 @@ class BlackboxAgent:
         if failure_class is FailureClass.INFRASTRUCTURE:
             return Ending(failure_class, str(outcome), detail, retryable=True)
         if failure_class is FailureClass.POLICY_FAILURE:
-            await self._check_surroundings(scene, detail)
+            steps = await self._recorded_steps(scene)
+            if steps == 0:
+                told = f"the agent failed before any model call was recorded: {detail}"
+                return Ending(FailureClass.INFRASTRUCTURE, "no_model_call", told, retryable=True)
         return Ending(failure_class, str(outcome), detail)
 
-    async def _check_surroundings(self, scene: Scene, detail: str) -> None:
-        """Raise where a program's failure is more likely ours: a dead sandbox, or no model call recorded."""
+    async def _recorded_steps(self, scene: Scene) -> int | None:
+        """How many model calls were recorded; None where the gateway does not tell. Raises where the sandbox
+        or the gateway does not answer: then the program's failure says nothing of the policy."""
         await scene.sandbox.list(scene.task.workdir)
         if self._observer is None:
-            return
+            return None
         try:
             standing = await self._observer.get(scene.session.session_id)
         except Exception as error:
             raise GatewayError(f"the agent failed and the gateway does not answer: {error}") from error
-        if int(standing.get("steps", 1)) == 0:
-            raise InfrastructureError(f"the agent failed before any model call was recorded: {detail}")
+        return int(standing["steps"])
 
 
 def _prompts(task: PublicTask) -> list[str]:

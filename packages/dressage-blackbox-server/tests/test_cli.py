@@ -1,0 +1,47 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from dressage_blackbox_server.cli import main
+
+
+def test_agents_lists_what_is_known(capsys):
+    assert main(["agents"]) == 0
+    assert "command" in capsys.readouterr().out
+    assert main(["agents", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "command"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ([], "DRESSAGE_BLACKBOX_KEY"),
+        (["--key-file", "/no/such/file"], "--key-file /no/such/file cannot be read"),
+        (["--max-running", "0"], "--max-running is 0"),
+    ],
+)
+def test_serve_refuses_what_cannot_work_by_name(capsys, monkeypatch, tmp_path, more, told):
+    monkeypatch.delenv("DRESSAGE_BLACKBOX_KEY", raising=False)
+    assert main(["serve", "--port", "0", "--state", str(tmp_path), *more]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_serve_says_that_its_port_is_in_use(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("DRESSAGE_BLACKBOX_KEY", "k")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port), "--state", str(tmp_path)]) == 1
+    assert f"--port {port}" in capsys.readouterr().err
+
+
+def test_serve_says_that_its_state_folder_cannot_be_made(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("DRESSAGE_BLACKBOX_KEY", "k")
+    (tmp_path / "file").write_text("")
+    assert main(["serve", "--port", "0", "--state", str(tmp_path / "file")]) == 1
+    assert "cannot be made" in capsys.readouterr().err
