@@ -12,7 +12,7 @@ from dressage_blackbox_server import (
     Launch,
     OutputKind,
     OutputRule,
-    PromptTooLarge,
+    PromptTooLargeError,
     RequestError,
     SessionConfig,
     shell_args,
@@ -81,7 +81,7 @@ async def test_a_prompt_above_what_argv_takes_goes_by_standard_input(open_sessio
 
 async def test_a_prompt_that_fits_no_way_is_refused_by_name(open_session):
     adapter = AgentAdapter(name="argv", dialects=(), first=Launch(argv=("a", "{prompt}")))
-    with pytest.raises(PromptTooLarge, match="131072 bytes"):
+    with pytest.raises(PromptTooLargeError, match="131072 bytes"):
         open_session(adapter).submit("t1", "x" * (128 * 1024))
     with pytest.raises(RequestError, match="NUL"):
         open_session(adapter).submit("t1", "a\x00b")

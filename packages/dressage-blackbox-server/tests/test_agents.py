@@ -10,7 +10,7 @@ from dressage_blackbox_server import (
     AdapterError,
     AgentAdapter,
     Launch,
-    UnknownAgent,
+    UnknownAgentError,
     agent_status,
     find_agent,
     known_agents,
@@ -39,7 +39,7 @@ def test_an_entry_point_that_is_none_or_takes_a_name_is_refused(monkeypatch, loa
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(UnknownAgent, match="known: command"):
+    with pytest.raises(UnknownAgentError, match="known: command"):
         find_agent("nope", known_agents())
 
 

@@ -17,13 +17,13 @@ from dressage_blackbox_server import (
     LocalExecutor,
     MemoryJournal,
     SessionConfig,
-    SessionLost,
+    SessionLostError,
     SessionState,
-    TurnActive,
-    TurnMismatch,
+    TurnActiveError,
+    TurnMismatchError,
     TurnOutcome,
     TurnState,
-    UnknownTurn,
+    UnknownTurnError,
     known_agents,
     shell_args,
 )
@@ -104,11 +104,11 @@ async def test_c57_a_second_turn_while_one_is_active_is_a_409_and_so_is_a_reused
         service.create(config, "s1")
         first = asyncio.create_task(client.turn("s1", "t1", "do it"))
         await executor.started.wait()
-        with pytest.raises(TurnActive):
+        with pytest.raises(TurnActiveError):
             await client.turn("s1", "t2", "another")
-        with pytest.raises(TurnMismatch):
+        with pytest.raises(TurnMismatchError):
             await client.turn("s1", "t1", "another")
-        with pytest.raises(UnknownTurn):
+        with pytest.raises(UnknownTurnError):
             await client.get_turn("s1", "t2")
         headers = {"authorization": f"Bearer {KEY}"}
         body = {"turn_id": "t2", "prompt": "x"}
@@ -145,7 +145,8 @@ def free_port() -> int:
 @asynccontextmanager
 async def serving(state: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dressage_blackbox_server.cli", "serve", "--port", str(port), "--state", str(state),
+        sys.executable, "-m", "dressage_blackbox_server.cli", "serve", "--port", str(port),
+        "--state", str(state),
         env={"PATH": os.environ["PATH"], "DRESSAGE_BLACKBOX_KEY": KEY}, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -189,7 +190,7 @@ async def test_c57_a_server_killed_in_mid_turn_says_unknown_after_its_restart_an
             assert (cut.state, cut.outcome) == (TurnState.UNKNOWN, TurnOutcome.UNKNOWN)
             assert await client.turn("s1", "t1", "slow") == cut  # the retry gets the same answer
             assert (await client.session("s1")).state is SessionState.LOST
-            with pytest.raises(SessionLost, match="abort the sample"):
+            with pytest.raises(SessionLostError, match="abort the sample"):
                 await client.turn("s1", "t2", "more")
             assert await client.turn("s2", "t1", "quick") == finished
             assert (await client.turn("s2", "t2", "more")).state is TurnState.COMMITTED

@@ -19,7 +19,7 @@ def test_every_error_pickles_and_is_drawn_in_the_hierarchy():
 
 
 def test_standard_parents_are_kept():
-    assert issubclass(module.UnknownTurn, LookupError)
+    assert issubclass(module.UnknownTurnError, LookupError)
     assert issubclass(module.ServerError, ConnectionError)
     assert issubclass(module.JournalError, OSError)
     assert issubclass(module.RequestError, ValueError)

@@ -12,10 +12,10 @@ from dressage_blackbox_server import (
     MemoryJournal,
     RequestError,
     ServerError,
-    ServerFull,
-    SessionExists,
-    UnknownAgent,
-    UnknownSession,
+    ServerFullError,
+    SessionExistsError,
+    UnknownAgentError,
+    UnknownSessionError,
     known_agents,
 )
 from dressage_blackbox_server import errors as error_module
@@ -68,7 +68,7 @@ async def test_a_session_is_created_once_and_found_again(http, client, config):
     body = {"config": config.model_dump(mode="json"), "session_id": "s1"}
     assert [(await http.post("/sessions", json=body)).status_code for _ in range(2)] == [201, 200]
     assert (await client.session("s1")).config == config
-    with pytest.raises(SessionExists):
+    with pytest.raises(SessionExistsError):
         await client.create(config.model_copy(update={"model": "other"}), "s1")
 
 
@@ -124,14 +124,14 @@ async def test_delete_is_idempotent_and_ends_what_runs(http, client, executor, c
     await client.delete("s1")
     await client.delete("s1")
     assert executor.cancelled == 1
-    with pytest.raises(UnknownSession):
+    with pytest.raises(UnknownSessionError):
         await client.session("s1")
 
 
 async def test_too_many_sessions_are_a_typed_refusal(client, config):
     await client.create(config, "s1")
     await client.create(config, "s2")
-    with pytest.raises(ServerFull, match="2 sessions"):
+    with pytest.raises(ServerFullError, match="2 sessions"):
         await client.create(config, "s3")
     await client.delete("s1")
     await client.create(config, "s3")
@@ -178,7 +178,7 @@ async def test_a_journal_without_its_first_line_is_refused_and_an_empty_one_drop
 ):
     (tmp_path / "s1.jsonl").write_bytes(b"")
     service = BlackboxService(lambda c: executor, known_agents(), FileJournal(tmp_path))
-    with pytest.raises(UnknownSession):
+    with pytest.raises(UnknownSessionError):
         service.get("s1")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "s2.jsonl").write_text(
@@ -190,5 +190,5 @@ async def test_a_journal_without_its_first_line_is_refused_and_an_empty_one_drop
 
 async def test_an_unknown_agent_is_refused_with_the_known_ones(executor, config):
     service = BlackboxService(lambda c: executor, known_agents(), MemoryJournal())
-    with pytest.raises(UnknownAgent, match="known: command"):
+    with pytest.raises(UnknownAgentError, match="known: command"):
         service.create(config.model_copy(update={"agent": "other"}))

@@ -10,13 +10,13 @@ from dressage_blackbox_server import (
     ExecutorError,
     LaunchError,
     RequestError,
-    SessionClosed,
+    SessionClosedError,
     SessionState,
-    TurnActive,
-    TurnMismatch,
+    TurnActiveError,
+    TurnMismatchError,
     TurnOutcome,
     TurnState,
-    UnknownTurn,
+    UnknownTurnError,
 )
 
 
@@ -63,7 +63,7 @@ async def test_a_second_active_turn_is_refused_and_leaves_the_first_alone(open_s
     executor.gate = asyncio.Event()
     session = open_session()
     session.submit("t1", "one")
-    with pytest.raises(TurnActive, match="t1"):
+    with pytest.raises(TurnActiveError, match="t1"):
         session.submit("t2", "two")
     executor.gate.set()
     assert (await session.wait("t1")).state is TurnState.COMMITTED
@@ -73,7 +73,7 @@ async def test_a_second_active_turn_is_refused_and_leaves_the_first_alone(open_s
 async def test_a_turn_id_with_another_prompt_is_refused(open_session):
     session = open_session()
     await session.turn("t1", "one")
-    with pytest.raises(TurnMismatch, match="t1"):
+    with pytest.raises(TurnMismatchError, match="t1"):
         session.submit("t1", "two")
 
 
@@ -110,7 +110,7 @@ async def test_a_closed_session_takes_no_turn_but_still_answers_for_old_ones(ope
     await session.close()
     assert session.state is SessionState.CLOSED
     assert session.submit("t1", "one") == done
-    with pytest.raises(SessionClosed):
+    with pytest.raises(SessionClosedError):
         session.submit("t2", "two")
 
 
@@ -145,7 +145,7 @@ async def test_a_prompt_that_cannot_be_given_is_refused_before_it_is_accepted(op
     session = open_session()
     with pytest.raises(RequestError, match="prompt"):
         session.submit("t1", prompt)
-    with pytest.raises(UnknownTurn):
+    with pytest.raises(UnknownTurnError):
         session.get("t1")
 
 

@@ -60,8 +60,8 @@ async def fakes() -> AsyncIterator[Callable[..., Fakes]]:
 
 @pytest.fixture(scope="session")
 def inside_python() -> tuple[str, str]:
-    """Which interpreter of the provider has this one's version (compiled packages load in no other), and where
-    it is inside."""
+    """Which interpreter of the provider has this one's version (compiled packages load in no other), and
+    where it is inside."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     system = Path("/usr/bin/python3")
     if system.exists() and system.resolve().name == name:
@@ -115,8 +115,8 @@ async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
     async with serve_scripted(engine) as engine_url:
         store = tmp_path / "store"
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "dressage_proxy.cli", "serve", "--tokenizer", folder, "--engine", engine_url,
-            "--store", store, "--port", "0", "--store-retain", "--log-level", "warning",
+            sys.executable, "-m", "dressage_proxy.cli", "serve", "--tokenizer", folder,
+            "--engine", engine_url, "--store", store, "--port", "0", "--store-retain", "--log-level", "warning",
             "--context-window", "4096",
             stdout=asyncio.subprocess.PIPE, env={"PATH": os.environ["PATH"]},
         )  # fmt: skip
@@ -124,7 +124,7 @@ async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
             assert process.stdout is not None
             line = await asyncio.wait_for(process.stdout.readline(), 30)
             ready = json.loads(line)
-            key = Path(ready["control_key_file"]).read_text()
+            key = await asyncio.to_thread(Path(ready["control_key_file"]).read_text)
             async with ProxyClient(ready["control_url"], key) as client:
                 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
                 yield Recorder(client, engine, store, tokenizer, key)

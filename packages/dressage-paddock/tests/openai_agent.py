@@ -1,4 +1,4 @@
-"""An agent program that runs inside the sandbox: the official client, one tool, no knowledge of who records."""
+"""An agent program that runs inside the sandbox: the official client, and one tool."""
 
 import json
 import os

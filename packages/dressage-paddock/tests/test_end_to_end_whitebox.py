@@ -8,8 +8,6 @@ from dressage_paddock import (
     GraderOnly,
     GradeView,
     Task,
-    TaskLimits,
-    TextCallProtocol,
     WhiteboxPaddock,
 )
 

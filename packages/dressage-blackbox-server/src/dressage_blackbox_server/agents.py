@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 
 from dressage_blackbox_server.adapter import AgentAdapter
 from dressage_blackbox_server.command import COMMAND
-from dressage_blackbox_server.errors import AdapterError, UnknownAgent
+from dressage_blackbox_server.errors import AdapterError, UnknownAgentError
 
 ENTRY_POINT_GROUP = "dressage.agents"
 """An entry point of this group names an :class:`AgentAdapter`."""
@@ -36,11 +36,11 @@ def known_agents() -> dict[str, AgentAdapter]:
 
 
 def find_agent(name: str, agents: Mapping[str, AgentAdapter]) -> AgentAdapter:
-    """The adapter of that name. Raises :class:`UnknownAgent`."""
+    """The adapter of that name. Raises :class:`UnknownAgentError`."""
     try:
         return agents[name]
     except KeyError:
-        raise UnknownAgent(f"agent {name!r} is not known; known: {', '.join(sorted(agents))}") from None
+        raise UnknownAgentError(f"agent {name!r} is not known; known: {', '.join(sorted(agents))}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from dressage_blackbox_server.adapter import ARGV_PROMPT_BYTES, AgentAdapter, Launch, fill, fill_argv
-from dressage_blackbox_server.errors import LaunchError, PromptTooLarge, RequestError
+from dressage_blackbox_server.errors import LaunchError, PromptTooLargeError, RequestError
 from dressage_blackbox_server.executor import ExecResult, Executor
 from dressage_blackbox_server.model import SessionConfig, TurnOutcome, TurnRecord, TurnState
 from dressage_blackbox_server.output import read_answer, read_thread_id
@@ -23,7 +23,7 @@ def check_prompt(adapter: AgentAdapter, prompt: str) -> None:
             raise RequestError(f"prompt holds a NUL, which agent {adapter.name!r} takes on argv: remove it")
         spare = adapter.resume_large if first is adapter.resume else adapter.first_large
         if on_argv and large and spare is None:
-            raise PromptTooLarge(
+            raise PromptTooLargeError(
                 f"prompt is {len(prompt.encode())} bytes and agent {adapter.name!r} takes it on argv only: "
                 f"at most {ARGV_PROMPT_BYTES}"
             )

@@ -3,23 +3,23 @@
 ::
 
     BlackboxError(Exception)
-    ├── AdapterError(ValueError)       an installed adapter that is none, or whose name is taken
-    ├── RequestError(ValueError)       a session or turn that cannot be run as asked; names the field
-    │   └── PromptTooLarge             the prompt fits no way that the adapter can take it
-    ├── UnknownAgent(LookupError)      no adapter of that name
-    ├── UnknownSession(LookupError)    no session of that id
-    ├── UnknownTurn(LookupError)       no turn of that id in this session
-    ├── ConflictError(RuntimeError)    refused because of the state that is there
-    │   ├── TurnActive                 another turn of this session is active
-    │   ├── TurnMismatch               this turn id was given with another prompt
-    │   ├── SessionExists              this session id was given with another configuration
-    │   ├── SessionClosed              the session has ended
-    │   └── SessionLost                a turn was cut by a restart: what it did is not known
-    ├── ServerFull(RuntimeError)       no room for another session
-    ├── JournalError(OSError)          the journal cannot be written or read
-    ├── ExecutorError(RuntimeError)    the program could not be run: infrastructure, not the agent
-    │   └── LaunchError                it could not be started at all
-    └── ServerError(ConnectionError)   (client) unreachable, or an answer outside the contract
+    ├── AdapterError(ValueError)          an installed adapter that is none, or whose name is taken
+    ├── RequestError(ValueError)          a session or turn that cannot be run as asked; names the field
+    │   └── PromptTooLargeError           the prompt fits no way that the adapter can take it
+    ├── UnknownAgentError(LookupError)    no adapter of that name
+    ├── UnknownSessionError(LookupError)  no session of that id
+    ├── UnknownTurnError(LookupError)     no turn of that id in this session
+    ├── ConflictError(RuntimeError)       refused because of the state that is there
+    │   ├── TurnActiveError               another turn of this session is active
+    │   ├── TurnMismatchError             this turn id was given with another prompt
+    │   ├── SessionExistsError            this session id was given with another configuration
+    │   ├── SessionClosedError            the session has ended
+    │   └── SessionLostError              a turn was cut by a restart: what it did is not known
+    ├── ServerFullError(RuntimeError)     no room for another session
+    ├── JournalError(OSError)             the journal cannot be written or read
+    ├── ExecutorError(RuntimeError)       the program could not be run: infrastructure, not the agent
+    │   └── LaunchError                   it could not be started at all
+    └── ServerError(ConnectionError)      (client) unreachable, or an answer outside the contract
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class RequestError(BlackboxError, ValueError):
     """A session or turn that cannot be run as asked. The message names the field and the fix."""
 
 
-class PromptTooLarge(RequestError):
+class PromptTooLargeError(RequestError):
     """The prompt fits no way in which the adapter can take it."""
 
 
-class UnknownAgent(BlackboxError, LookupError):
+class UnknownAgentError(BlackboxError, LookupError):
     """No adapter of that name."""
 
 
-class UnknownSession(BlackboxError, LookupError):
+class UnknownSessionError(BlackboxError, LookupError):
     """No session of that id."""
 
 
-class UnknownTurn(BlackboxError, LookupError):
+class UnknownTurnError(BlackboxError, LookupError):
     """No turn of that id in this session."""
 
 
@@ -57,27 +57,27 @@ class ConflictError(BlackboxError, RuntimeError):
     """Refused because of the state that is there."""
 
 
-class TurnActive(ConflictError):
+class TurnActiveError(ConflictError):
     """Another turn of this session is active."""
 
 
-class TurnMismatch(ConflictError):
+class TurnMismatchError(ConflictError):
     """This turn id was given before with another prompt."""
 
 
-class SessionExists(ConflictError):
+class SessionExistsError(ConflictError):
     """This session id was given before with another configuration."""
 
 
-class SessionClosed(ConflictError):
+class SessionClosedError(ConflictError):
     """The session has ended."""
 
 
-class SessionLost(ConflictError):
+class SessionLostError(ConflictError):
     """A turn of this session was cut by a restart: nobody knows what it did. Abort the sample."""
 
 
-class ServerFull(BlackboxError, RuntimeError):
+class ServerFullError(BlackboxError, RuntimeError):
     """No room for another session."""
 
 

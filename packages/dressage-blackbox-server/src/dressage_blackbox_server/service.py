@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping
 
 from dressage_blackbox_server.adapter import AgentAdapter
 from dressage_blackbox_server.agents import find_agent
-from dressage_blackbox_server.errors import JournalError, ServerFull, SessionExists, UnknownSession
+from dressage_blackbox_server.errors import (
+    JournalError,
+    ServerFullError,
+    SessionExistsError,
+    UnknownSessionError,
+)
 from dressage_blackbox_server.executor import Executor
 from dressage_blackbox_server.journal import Journal, JournalRecord
 from dressage_blackbox_server.model import SessionConfig
@@ -64,17 +69,18 @@ class BlackboxService:
     def create(self, config: SessionConfig, session_id: str | None = None) -> tuple[AgentSession, bool]:
         """A session, and whether it is new. The same id with the same configuration again finds it.
 
-        Raises :class:`UnknownAgent`, :class:`SessionExists`, :class:`ServerFull`, :class:`JournalError`.
+        Raises :class:`UnknownAgentError`, :class:`SessionExistsError`, :class:`ServerFullError` or
+        :class:`JournalError`.
         """
         name = session_id or uuid.uuid4().hex
         known = self._sessions.get(name)
         if known is not None:
             if known.config != config:
-                raise SessionExists(f"session {name!r} exists with another configuration: use a new id")
+                raise SessionExistsError(f"session {name!r} exists with another configuration: use a new id")
             return known, False
         adapter = find_agent(config.agent, self.agents)
         if len(self._sessions) >= self._max_sessions:
-            raise ServerFull(f"{self._max_sessions} sessions are kept: delete some, or raise --max-sessions")
+            raise ServerFullError(f"{self._max_sessions} sessions are kept: delete some or allow more")
         self._journal.append(name, JournalRecord(config=config))
         session = AgentSession(
             name, config, adapter, self._executors(config), journal=self._journal, slots=self._slots
@@ -83,11 +89,13 @@ class BlackboxService:
         return session, True
 
     def get(self, session_id: str) -> AgentSession:
-        """The session. Raises :class:`UnknownSession`."""
+        """The session. Raises :class:`UnknownSessionError`."""
         try:
             return self._sessions[session_id]
         except KeyError:
-            raise UnknownSession(f"no session {session_id!r}: it was never created, or deleted") from None
+            raise UnknownSessionError(
+                f"no session {session_id!r}: it was never created, or deleted"
+            ) from None
 
     async def delete(self, session_id: str) -> None:
         """End the session and forget it. Idempotent."""

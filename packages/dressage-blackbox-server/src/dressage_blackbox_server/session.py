@@ -12,11 +12,11 @@ from dressage_blackbox_server.errors import (
     ExecutorError,
     LaunchError,
     RequestError,
-    SessionClosed,
-    SessionLost,
-    TurnActive,
-    TurnMismatch,
-    UnknownTurn,
+    SessionClosedError,
+    SessionLostError,
+    TurnActiveError,
+    TurnMismatchError,
+    UnknownTurnError,
 )
 from dressage_blackbox_server.executor import Executor
 from dressage_blackbox_server.journal import Journal, JournalRecord, MemoryJournal
@@ -78,23 +78,24 @@ class AgentSession:
         return tuple(self._turns.values())
 
     def get(self, turn_id: str) -> TurnRecord:
-        """The turn as it stands. Raises :class:`UnknownTurn`."""
+        """The turn as it stands. Raises :class:`UnknownTurnError`."""
         try:
             return self._turns[turn_id]
         except KeyError:
-            raise UnknownTurn(f"session {self.session_id} has no turn {turn_id!r}") from None
+            raise UnknownTurnError(f"session {self.session_id} has no turn {turn_id!r}") from None
 
     def submit(self, turn_id: str, prompt: str) -> TurnRecord:
         """Accept a turn, or find the one of that id, without waiting for it.
 
-        Raises :class:`TurnMismatch`, :class:`TurnActive`, :class:`SessionLost`, :class:`SessionClosed`,
-        :class:`RequestError` or :class:`JournalError`; the turn is then not accepted.
+        Raises :class:`TurnMismatchError`, :class:`TurnActiveError`, :class:`SessionLostError`,
+        :class:`SessionClosedError`, :class:`RequestError` or :class:`JournalError`; the turn is then not
+        accepted.
         """
         digest = _digest(prompt)
         known = self._turns.get(turn_id)
         if known is not None:
             if known.prompt_digest != digest:
-                raise TurnMismatch(f"turn {turn_id!r} was given with another prompt: use a new turn id")
+                raise TurnMismatchError(f"turn {turn_id!r} had another prompt: use a new turn id")
             return known
         self._refuse_if_not_ready()
         check_prompt(self._adapter, prompt)
@@ -109,17 +110,17 @@ class AgentSession:
     def _refuse_if_not_ready(self) -> None:
         state = self.state
         if state is SessionState.CLOSED:
-            raise SessionClosed(f"session {self.session_id} has ended")
+            raise SessionClosedError(f"session {self.session_id} has ended")
         if state is SessionState.LOST:
-            raise SessionLost(
+            raise SessionLostError(
                 f"a turn of session {self.session_id} was cut by a restart and what it did is not known: "
                 "abort the sample and open a new session"
             )
         if state is SessionState.BUSY:
-            raise TurnActive(f"turn {self._active_id!r} of session {self.session_id} is active")
+            raise TurnActiveError(f"turn {self._active_id!r} of session {self.session_id} is active")
 
     async def wait(self, turn_id: str, timeout_s: float | None = None) -> TurnRecord:
-        """The turn once it is final, or as it stands after ``timeout_s``. Raises :class:`UnknownTurn`."""
+        """The turn once it is final, or as it stands after ``timeout_s``. Raises :class:`UnknownTurnError`."""
         turn = self.get(turn_id)
         if not turn.state.final and self._active is not None:
             await asyncio.wait({self._active}, timeout=timeout_s)

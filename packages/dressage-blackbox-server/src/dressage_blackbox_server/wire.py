@@ -56,16 +56,16 @@ class ErrorReply(Frozen):
 
 STATUS: Mapping[type[errors.BlackboxError], tuple[int, str]] = {
     errors.RequestError: (400, "bad_request"),
-    errors.PromptTooLarge: (400, "prompt_too_large"),
-    errors.UnknownAgent: (400, "unknown_agent"),
-    errors.UnknownSession: (404, "unknown_session"),
-    errors.UnknownTurn: (404, "unknown_turn"),
-    errors.TurnActive: (409, "turn_active"),
-    errors.TurnMismatch: (409, "turn_mismatch"),
-    errors.SessionExists: (409, "session_exists"),
-    errors.SessionClosed: (410, "session_closed"),
-    errors.SessionLost: (409, "session_lost"),
-    errors.ServerFull: (503, "server_full"),
+    errors.PromptTooLargeError: (400, "prompt_too_large"),
+    errors.UnknownAgentError: (400, "unknown_agent"),
+    errors.UnknownSessionError: (404, "unknown_session"),
+    errors.UnknownTurnError: (404, "unknown_turn"),
+    errors.TurnActiveError: (409, "turn_active"),
+    errors.TurnMismatchError: (409, "turn_mismatch"),
+    errors.SessionExistsError: (409, "session_exists"),
+    errors.SessionClosedError: (410, "session_closed"),
+    errors.SessionLostError: (409, "session_lost"),
+    errors.ServerFullError: (503, "server_full"),
     errors.JournalError: (507, "journal_failed"),
 }
 """The one mapping between errors and HTTP, read by both sides."""

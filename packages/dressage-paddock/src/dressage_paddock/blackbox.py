@@ -17,7 +17,7 @@ from dressage_blackbox_server import (
 from dressage_sandbox.protocol import SandboxProvider
 
 from dressage_paddock.agent import Scene
-from dressage_paddock.errors import GatewayError, SandboxFailed, TaskError
+from dressage_paddock.errors import GatewayError, SandboxFailedError, TaskError
 from dressage_paddock.events import OnEvent, ignore_event
 from dressage_paddock.executor import SandboxExecutor
 from dressage_paddock.failure import COMPLETED, Ending, FailureClass
@@ -103,7 +103,7 @@ class BlackboxAgent:
     def _session(self, scene: Scene) -> SessionConfig:
         inside = scene.sandbox.relay_url
         if inside is None:
-            raise SandboxFailed("the provider gave no relay_url though the spec names a relay")
+            raise SandboxFailedError("the provider gave no relay_url though the spec names a relay")
         return SessionConfig(
             agent=self._adapter.name,
             openai_url=inside + urlsplit(scene.session.openai_url).path,

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from dressage_paddock.errors import ContextOverflow, GatewayError, GatewayRefused
+from dressage_paddock.errors import ContextOverflowError, GatewayError, GatewayRefusedError
 from dressage_paddock.messages import ChatMessage, JsonObject, assistant_from_wire
 
 OVERFLOW_CODES = frozenset({"context_length_exceeded", "context_window_exceeded", "prompt_too_long"})
@@ -53,8 +53,8 @@ class ChatClient:
     async def complete(self, messages: Sequence[ChatMessage], tools: Sequence[JsonObject] = ()) -> Reply:
         """The model's reply to ``messages``.
 
-        Raises :class:`ContextOverflow`, :class:`GatewayError` (unreachable or busy for too long) or
-        :class:`GatewayRefused`.
+        Raises :class:`ContextOverflowError`, :class:`GatewayError` (unreachable or busy for too long) or
+        :class:`GatewayRefusedError`.
         """
         body: JsonObject = {"model": self._model, "messages": [m.to_wire() for m in messages]}
         if tools:
@@ -88,15 +88,15 @@ def _retry_after(response: httpx.Response, attempt: int) -> float:
         return min(10.0, 0.25 * 2.0**attempt)
 
 
-def _refusal(response: httpx.Response) -> ContextOverflow | GatewayError | GatewayRefused:
+def _refusal(response: httpx.Response) -> ContextOverflowError | GatewayError | GatewayRefusedError:
     """The typed error of a reply that is not 200."""
     code, message = _error_of(response)
     told = f"the gateway answered {response.status_code} {code}: {message}"
     if response.status_code == 400 and code in OVERFLOW_CODES:
-        return ContextOverflow(told)
+        return ContextOverflowError(told)
     if response.status_code >= 500 or response.status_code in _BUSY:
         return GatewayError(told)
-    return GatewayRefused(told)
+    return GatewayRefusedError(told)
 
 
 def _error_of(response: httpx.Response) -> tuple[str, str]:

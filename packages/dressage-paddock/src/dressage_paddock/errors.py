@@ -3,17 +3,17 @@
 ::
 
     PaddockError(Exception)
-    ├── TaskError(ValueError)            cannot be run as given; names the field and the fix
-    ├── RolloutStateError(RuntimeError)  a rollout was used before it began or after it ended
-    ├── ToolError(ValueError)            a tool call that is the model's mistake: its text goes to the model
-    └── StageError                       ends a rollout; the classifier (failure.py) gives its class
+    ├── TaskError(ValueError)                  cannot be run as given; names the field and the fix
+    ├── RolloutStateError(RuntimeError)        a rollout was used before it began or after it ended
+    ├── ToolError(ValueError)                  a call that is the model's mistake: the text goes to it
+    └── StageError                             ends a rollout; the classifier (failure.py) gives its class
         ├── InfrastructureError(RuntimeError)  gateway, sandbox or grader broke
         │   ├── GatewayError(ConnectionError)  the gateway could not be reached or answered 5xx/429
-        │   ├── GatewayRefused                 the gateway refused the request; the same again will not help
-        │   ├── SandboxFailed                  the sandbox could not be made or died
-        │   └── GraderFailed                   the grader raised, timed out or gave no finite number
-        ├── ContextOverflow(ValueError)        the conversation no longer fits the model's context
-        └── StageTimeout(TimeoutError)         a stage used up its time
+        │   ├── GatewayRefusedError            the gateway refused the request by name
+        │   ├── SandboxFailedError             the sandbox could not be made or died
+        │   └── GraderFailedError              the grader raised, timed out or gave no finite number
+        ├── ContextOverflowError(ValueError)   the conversation no longer fits the model's context
+        └── StageTimeoutError(TimeoutError)    a stage used up its time
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class GatewayError(InfrastructureError, ConnectionError):
     """The gateway could not be reached, or answered 5xx or 429 for too long."""
 
 
-class GatewayRefused(InfrastructureError):
+class GatewayRefusedError(InfrastructureError):
     """The gateway refused the request by name; the same request again will not help."""
 
 
-class SandboxFailed(InfrastructureError):
+class SandboxFailedError(InfrastructureError):
     """The sandbox could not be made, or died."""
 
 
-class GraderFailed(InfrastructureError):
+class GraderFailedError(InfrastructureError):
     """The grader raised, ran out of time, or gave something that is not a finite number."""
 
 
-class ContextOverflow(StageError, ValueError):
+class ContextOverflowError(StageError, ValueError):
     """The conversation no longer fits the model's context window."""
 
 
-class StageTimeout(StageError, TimeoutError):
+class StageTimeoutError(StageError, TimeoutError):
     """A stage of the rollout used up its time."""

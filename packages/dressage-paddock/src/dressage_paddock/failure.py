@@ -8,13 +8,13 @@ from enum import StrEnum
 from dressage_sandbox.errors import InvalidSpec, ProviderUnavailable, SandboxError
 
 from dressage_paddock.errors import (
-    ContextOverflow,
+    ContextOverflowError,
     GatewayError,
-    GatewayRefused,
-    GraderFailed,
-    SandboxFailed,
+    GatewayRefusedError,
+    GraderFailedError,
+    SandboxFailedError,
     StageError,
-    StageTimeout,
+    StageTimeoutError,
 )
 
 
@@ -67,10 +67,10 @@ GRADABLE = frozenset(
 """Endings that leave a sandbox worth grading. What the reward then counts for is the loss policy's matter."""
 
 _CODES: tuple[tuple[type[BaseException], str, bool], ...] = (
-    (GatewayRefused, "gateway_refused", False),
+    (GatewayRefusedError, "gateway_refused", False),
     (GatewayError, "gateway_error", True),
-    (GraderFailed, "grader_failed", True),
-    (SandboxFailed, "sandbox_failed", True),
+    (GraderFailedError, "grader_failed", True),
+    (SandboxFailedError, "sandbox_failed", True),
     (InvalidSpec, "sandbox_spec", False),
     (ProviderUnavailable, "sandbox_unavailable", False),
     (SandboxError, "sandbox_failed", True),
@@ -85,13 +85,13 @@ def classify(error: BaseException, stage: Stage) -> Ending:
     the caller's decision, hence aborted.
     """
     detail = _describe(error)
-    if isinstance(error, ContextOverflow):
+    if isinstance(error, ContextOverflowError):
         return Ending(FailureClass.OVERFLOW, "context_overflow", detail, stage)
     if not isinstance(error, Exception):
         return Ending(FailureClass.ABORTED, "cancelled", detail, stage)
-    if isinstance(error, StageTimeout) and stage is Stage.AGENT:
+    if isinstance(error, StageTimeoutError) and stage is Stage.AGENT:
         return Ending(FailureClass.TIMEOUT, "wall_clock", detail, stage)
-    if isinstance(error, StageTimeout):
+    if isinstance(error, StageTimeoutError):
         return Ending(FailureClass.INFRASTRUCTURE, f"{stage}_timeout", detail, stage, retryable=True)
     for kind, code, retryable in _CODES:
         if isinstance(error, kind):

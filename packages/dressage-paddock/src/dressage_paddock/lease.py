@@ -10,7 +10,7 @@ from typing import Any
 
 from dressage_sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 
-from dressage_paddock.errors import GatewayError, GatewayRefused, InfrastructureError, SandboxFailed
+from dressage_paddock.errors import GatewayError, GatewayRefusedError, InfrastructureError, SandboxFailedError
 from dressage_paddock.gateway import GatewaySession, ModelGateway
 from dressage_paddock.result import FinalizeInfo
 from dressage_paddock.waiting import settled, uninterrupted
@@ -113,8 +113,8 @@ class Lease:
     async def open_session(self, request: SessionRequest) -> GatewaySession:
         """Open the recording session.
 
-        Raises :class:`GatewayRefused` where the gateway's error has a ``status`` of 4xx (but 408 and 429),
-        else :class:`GatewayError`.
+        Raises :class:`GatewayRefusedError` where the gateway's error has a ``status`` of 4xx (but 408 and
+        429), else :class:`GatewayError`.
         """
         self._book.enter(self)
         self._opening = asyncio.create_task(self._open(request))
@@ -123,7 +123,7 @@ class Lease:
         except Exception as error:
             status = getattr(error, "status", 0)
             refused = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
-            kind = GatewayRefused if refused else GatewayError
+            kind = GatewayRefusedError if refused else GatewayError
             raise kind(f"no recording session could be opened: {error}") from error
         return GatewaySession(str(opened.session_id), str(opened.openai_url), str(opened.anthropic_url))
 
@@ -185,7 +185,7 @@ class Lease:
                 await sandbox.terminate()
             except Exception as error:
                 if attempt == TERMINATE_ATTEMPTS - 1:
-                    raise SandboxFailed(f"sandbox {sandbox.id} could not be ended") from error
+                    raise SandboxFailedError(f"sandbox {sandbox.id} could not be ended") from error
                 await asyncio.sleep(0.05 * 2.0**attempt)
             else:
                 return

@@ -13,7 +13,7 @@ from dressage_sandbox.protocol import Sandbox, SandboxSpec
 
 from dressage_paddock.agent import Agent, Scene
 from dressage_paddock.artifacts import Artifacts, collect
-from dressage_paddock.errors import GraderFailed, RolloutStateError, TaskError
+from dressage_paddock.errors import GraderFailedError, RolloutStateError, TaskError
 from dressage_paddock.events import OnEvent, RolloutEvent
 from dressage_paddock.failure import GRADABLE, Ending, FailureClass, Stage, classify
 from dressage_paddock.lease import Lease, Released, SessionEnd, SessionRequest
@@ -158,10 +158,10 @@ class Rollout:
         try:
             reward = await within(seconds, "the grader", grader(view))
         except Exception as error:
-            raise GraderFailed(f"the grader failed: {error}") from error
+            raise GraderFailedError(f"the grader failed: {error}") from error
         if isinstance(reward, bool | int | float) and math.isfinite(reward):
             return float(reward)
-        raise GraderFailed(f"the grader gave {reward!r}: give a finite number")
+        raise GraderFailedError(f"the grader gave {reward!r}: give a finite number")
 
     def _view(self, scene: Scene, ending: Ending) -> GradeView:
         transcript = tuple(scene.transcript)

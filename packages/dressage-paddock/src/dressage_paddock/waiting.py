@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from dressage_paddock.errors import StageTimeout
+from dressage_paddock.errors import StageTimeoutError
 
 T = TypeVar("T")
 
 
 async def within(seconds: float, what: str, work: Awaitable[T]) -> T:
-    """``work``'s result; :class:`StageTimeout` where OUR clock ran out.
+    """``work``'s result; :class:`StageTimeoutError` where OUR clock ran out.
 
     A ``TimeoutError`` of the work's own passes through, since it means something else.
     """
@@ -22,7 +22,7 @@ async def within(seconds: float, what: str, work: Awaitable[T]) -> T:
             return await work
     except TimeoutError as error:
         if clock.expired():
-            raise StageTimeout(f"{what} took longer than {seconds:g} s") from error
+            raise StageTimeoutError(f"{what} took longer than {seconds:g} s") from error
         raise
 
 
