@@ -202,7 +202,7 @@ async def measure(folder: Path) -> dict[str, object]:
                     results |= await per_turn(control, http, texts, url)
                     results |= await throughput(running, control, http, texts, url)
             mib = {}
-            for name, tokens, count in (("64k", 64_000, 8), ("111k", 111_000, 5)):
+            for name, tokens, count in (("64k", 64_000, 12), ("111k", 111_000, 6)):
                 with proxy(url, folder) as running:
                     async with running.client() as control:
                         mib[name], made = await memory(running, control, http, texts, tokens, count)
