@@ -149,7 +149,7 @@ def _doubts(report: AuditReport) -> Iterator[Doubt]:
 
 def _sampled(store: FilesStore, session_id: str) -> int:
     turns = (turn_from_record(record) for record in store.records(session_id) if record.kind == "turn")
-    return sum(len(turn.output_ids) for turn in turns)
+    return sum(turn.sampled_tokens for turn in turns)
 
 
 def describe(result: RunAudit, *, most: int = 10) -> list[str]:
