@@ -71,7 +71,7 @@ def inside_python() -> tuple[str, str]:
 
 @pytest.fixture
 async def bubblewrap(tmp_path: Path, inside_python: tuple[str, str]) -> AsyncIterator[BubblewrapProvider]:
-    """A real provider. A machine without user namespaces fails here: nothing runs unsandboxed."""
+    """A real provider. On a machine that forbids user namespaces these tests are skipped, saying why."""
     provider = BubblewrapProvider(runtime_dir=tmp_path / "sandboxes", interpreter=inside_python[0])
     try:
         await provider.probe()
@@ -116,8 +116,8 @@ async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
         store = tmp_path / "store"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "dressage_proxy.cli", "serve", "--tokenizer", folder,
-            "--engine", engine_url, "--store", store, "--port", "0", "--store-retain", "--log-level", "warning",
-            "--context-window", "4096",
+            "--engine", engine_url, "--store", store, "--port", "0", "--store-retain",
+            "--log-level", "warning", "--context-window", "4096",
             stdout=asyncio.subprocess.PIPE, env={"PATH": os.environ["PATH"]},
         )  # fmt: skip
         try:

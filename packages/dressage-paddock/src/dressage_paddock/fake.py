@@ -24,14 +24,14 @@ def say(text: str, *, finish_reason: str = "stop") -> JsonObject:
     return {"role": "assistant", "content": text, "finish_reason": finish_reason}
 
 
-def call(name: str, *, content: str = "", **arguments: Any) -> JsonObject:
-    """A reply that calls one tool."""
+def call(name: str, /, *, says: str = "", **arguments: Any) -> JsonObject:
+    """A reply that says ``says`` and calls one tool with ``arguments``."""
     made = {
         "id": f"call{uuid.uuid4().hex[:12]}",
         "type": "function",
         "function": {"name": name, "arguments": json.dumps(arguments)},
     }
-    return {"role": "assistant", "content": content, "tool_calls": [made], "finish_reason": "tool_calls"}
+    return {"role": "assistant", "content": says, "tool_calls": [made], "finish_reason": "tool_calls"}
 
 
 @dataclass

@@ -158,7 +158,7 @@ class Rollout:
         try:
             reward = await within(seconds, "the grader", grader(view))
         except Exception as error:
-            raise GraderFailedError(f"the grader failed: {error}") from error
+            raise GraderFailedError(f"the grader failed: {type(error).__name__}: {error}") from error
         if isinstance(reward, bool | int | float) and math.isfinite(reward):
             return float(reward)
         raise GraderFailedError(f"the grader gave {reward!r}: give a finite number")
