@@ -25,6 +25,8 @@ from dressage_tito.toy import write_toy_tokenizer
 CONTEXT = 200_000
 TURN_TOKENS = 500
 REPLY_TOKENS = 100
+FRAME_TOKENS = 12
+WORDS = ("the", "user", "asks", "the", "assistant", "and", "the", "assistant", "answers", "the", "user.")
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -102,6 +104,14 @@ def proxy(engine_url: str, tokenizer: Path) -> Iterator[Proxied]:
 
 
 @contextmanager
+def small_tokenizer_folder() -> Iterator[Path]:
+    """The toy: reading a large tokenizer.json leaves a heap of hundreds of MiB with room for many sessions,
+    in which their growth would not be seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield write_toy_tokenizer(folder, merges=1000)
+
+
+@contextmanager
 def tokenizer_folder() -> Iterator[Path]:
     """Qwen3's tokenizer where it can be had, else the toy."""
     fetch = Path(__file__).resolve().parent.parent / "scripts" / "fetch_test_models.py"
@@ -109,8 +119,8 @@ def tokenizer_folder() -> Iterator[Path]:
     if done.returncode == 0 and done.stdout.strip():
         yield Path(done.stdout.splitlines()[-1])
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield write_toy_tokenizer(folder)
+    with small_tokenizer_folder() as small:
+        yield small
 
 
 class Texts:
@@ -119,18 +129,15 @@ class Texts:
     def __init__(self, folder: Path) -> None:
         codec = ChatCodec.from_folder(folder)
         self.stop = codec.stop_token_ids[0]
-        words = (
-            "the file has an error on line 42 ; return the value of path and run the test again . " * 99
-        ).split()
-        size = TURN_TOKENS - REPLY_TOKENS - 12
+        words = [word for _ in range(TURN_TOKENS) for word in WORDS]
+        size = TURN_TOKENS - REPLY_TOKENS - FRAME_TOKENS
         low, high = 1, len(words)
         while low < high:
             middle = (low + high) // 2
-            low, high = (
-                (middle + 1, high)
-                if len(codec.encode_sample(" ".join(words[:middle]))) < size
-                else (low, middle)
-            )
+            if len(codec.encode_sample(" ".join(words[:middle]))) < size:
+                low = middle + 1
+            else:
+                high = middle
         self.text = " ".join(words[:low])
         self.ids = [int(token) for token in codec.encode_sample(self.text)]
 

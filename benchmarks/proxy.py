@@ -25,6 +25,7 @@ from benchmarks._proxy_rig import (
     Texts,
     engine,
     proxy,
+    small_tokenizer_folder,
     tokenizer_folder,
 )
 from benchmarks._report import report
@@ -191,6 +192,20 @@ async def pausing(control: ProxyClient, http: Http, texts: Texts) -> dict[str, o
     }
 
 
+async def sizes(http: Http, url: str) -> dict[str, object]:
+    """Memory and reading, each length on a proxy of its own."""
+    mib, results = {}, {}
+    with small_tokenizer_folder() as folder:
+        texts = Texts(folder)
+        for name, tokens, count in (("64k", 64_000, 8), ("111k", 111_000, 5)):
+            with proxy(url, folder) as running:
+                async with running.client() as control:
+                    mib[name], made = await memory(running, control, http, texts, tokens, count)
+                    if name == "64k":
+                        results = await reading(running, control, made)
+    return {"session_mib": mib, **results}
+
+
 async def measure(folder: Path) -> dict[str, object]:
     texts = Texts(folder)
     results: dict[str, object] = {}
@@ -201,14 +216,7 @@ async def measure(folder: Path) -> dict[str, object]:
                     await (await chats(control, http, texts, 1))[0].turn()
                     results |= await per_turn(control, http, texts, url)
                     results |= await throughput(running, control, http, texts, url)
-            mib = {}
-            for name, tokens, count in (("64k", 64_000, 12), ("111k", 111_000, 6)):
-                with proxy(url, folder) as running:
-                    async with running.client() as control:
-                        mib[name], made = await memory(running, control, http, texts, tokens, count)
-                        if name == "64k":
-                            results |= await reading(running, control, made)
-            results["session_mib"] = mib
+            results |= await sizes(http, url)
         with engine(SLOW_TOKENS, SLOW_DELAY_S) as url, proxy(url, folder) as running:
             async with running.client() as control:
                 results |= await branches(control, http, texts)
