@@ -1,0 +1,162 @@
+"""The configuration of the local recipe: TOML in, frozen models out."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dressage_recipes.errors import UsageError
+from dressage_recipes.local.tasks import Variant
+from dressage_recipes.local.trainer import TrainerConfig
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TinyModel(_Frozen):
+    """The model that the demo makes itself (Qwen3 architecture), where ``path`` names no other."""
+
+    path: str = ""
+    """A Hugging Face folder (or a hub's name) to train instead; it gets no cold start."""
+    vocabulary: int = Field(default=512, ge=300)
+    hidden: int = Field(default=128, ge=16)
+    feed_forward: int = Field(default=384, ge=16)
+    layers: int = Field(default=2, ge=1)
+    heads: int = Field(default=4, ge=1)
+    init_std: float = Field(default=0.08, gt=0)
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="after")
+    def _divides(self) -> TinyModel:
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        return self
+
+
+class ColdStart(_Frozen):
+    """Supervised examples before RL. The demonstrator first shows how the tool works, then mostly guesses."""
+
+    steps: int = Field(default=260, ge=1)
+    batch: int = Field(default=16, ge=1)
+    lr: float = Field(default=3e-3, gt=0)
+    showing: float = Field(default=0.7, ge=0, le=1)
+    """Share of the steps in which the demonstrator guesses with ``guess_showing``; after it ``guess``."""
+    guess_showing: float = Field(default=0.1, ge=0, le=1)
+    guess: float = Field(default=0.75, ge=0, le=1)
+    halfway: float = Field(default=0.3, ge=0, le=1)
+    """How often it stops at a file that only names another, and guesses there."""
+    reward_least: float = Field(default=0.15, ge=0, le=1)
+    reward_most: float = Field(default=0.27, ge=0, le=1)
+    """RL starts only from a reward in this range: training goes on, towards it, until it is there."""
+    adjust_steps: int = Field(default=5, ge=1)
+    adjust_rounds: int = Field(default=20, ge=0)
+    evaluate: int = Field(default=256, ge=1)
+    """Problems of one evaluation, sampled at temperature 1."""
+
+
+class TaskSet(_Frozen):
+    """Which problems, and how the agent works on them."""
+
+    weights: dict[Variant, float] = Field(min_length=1)
+    max_turns: int = Field(default=4, ge=1)
+    max_tokens: int = Field(default=48, ge=1)
+    """Of one reply."""
+    protocol: Literal["native", "text"] = "native"
+    """Tool calls in the model's own grammar, or written as ``<call>COMMAND</call>`` for one that has none."""
+    timeout_s: float = Field(default=60.0, gt=0)
+
+
+class Rollouts(_Frozen):
+    """A step's rollouts: ``prompts`` groups of ``group``."""
+
+    prompts: int = Field(default=8, ge=1)
+    group: int = Field(default=8, ge=2)
+    temperature: float = Field(default=1.0, gt=0)
+    attempts: int = Field(default=3, ge=1)
+    """Tries of a rollout that the infrastructure failed."""
+    concurrency: int = Field(default=64, ge=1)
+
+
+class Engine(_Frozen):
+    """The engine process."""
+
+    slots: int = Field(default=64, ge=1)
+    context_length: int = Field(default=512, ge=64)
+    retain_mib: int = Field(default=256, ge=0)
+    threads: int = Field(default=1, ge=1)
+
+
+class Training(_Frozen):
+    """The trainer's settings; see ``TrainerConfig``."""
+
+    lr: float = Field(default=1e-3, gt=0)
+    beta2: float = Field(default=0.95, gt=0, lt=1)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    epochs: int = Field(default=1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
+    micro_tokens: int = Field(default=16384, ge=1)
+    warmup_steps: int = Field(default=10, ge=0)
+    decay: float = Field(default=0.9, ge=0, le=1)
+    normalise_std: bool = True
+    trainable_layers: int | None = Field(default=None, ge=1)
+    threads: int = Field(default=1, ge=1)
+
+
+class LocalConfig(_Frozen):
+    """One run of the local recipe."""
+
+    seed: int = Field(default=1, ge=0)
+    steps: int = Field(default=40, ge=1)
+    out: Path = Path("runs/local")
+    tracker: Literal["auto", "none", "trackio", "wandb"] = "auto"
+    """``auto``: whichever of trackio and W&B is installed."""
+    model: TinyModel = Field(default_factory=TinyModel)
+    cold_start: ColdStart = Field(default_factory=ColdStart)
+    tasks: TaskSet
+    rollouts: Rollouts = Field(default_factory=Rollouts)
+    engine: Engine = Field(default_factory=Engine)
+    training: Training = Field(default_factory=Training)
+
+    def trainer(self) -> TrainerConfig:
+        """The trainer's own configuration."""
+        training = self.training
+        return TrainerConfig(
+            lr=training.lr,
+            betas=(0.9, training.beta2),
+            clip_low=training.clip_low,
+            clip_high=training.clip_high,
+            epochs=training.epochs,
+            minibatches=training.minibatches,
+            micro_tokens=training.micro_tokens,
+            warmup_steps=training.warmup_steps,
+            decay=training.decay,
+            total_steps=self.steps,
+            temperature=self.rollouts.temperature,
+            trainable_layers=training.trainable_layers,
+            seed=self.seed,
+        )
+
+
+def load_config(source: Path | str) -> LocalConfig:
+    """Read a TOML file, or by name (``demo``, ``smollm2``) one that ships here. Raises UsageError."""
+    if isinstance(source, str):
+        text = (resources.files(__package__) / f"{source}.toml").read_text(encoding="utf-8")
+    else:
+        try:
+            text = source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{source}: cannot be read: {error}", fix="name a TOML file") from error
+    try:
+        return LocalConfig.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source}: is no TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UsageError(f"{source}: {name}: {first['msg']}", fix="see demo.toml for every field") from error

@@ -1,0 +1,69 @@
+"""The policy: the tiny model that the demo makes, or one from a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from dressage_recipes.errors import UsageError
+from dressage_recipes.local.coldstart import corpus
+from dressage_recipes.local.config import LocalConfig
+from dressage_recipes.local.tokenizer import write_tokenizer
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def make_tiny(config: LocalConfig, folder: Path) -> PreTrainedModel:
+    """A fresh model and its tokenizer, saved in ``folder``; the seed decides the weights."""
+    size = config.model
+    write_tokenizer(folder, corpus(config.tasks.weights), vocabulary=size.vocabulary)
+    torch.manual_seed(config.seed)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=size.vocabulary,
+            hidden_size=size.hidden,
+            intermediate_size=size.feed_forward,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            num_key_value_heads=size.heads,
+            head_dim=size.hidden // size.heads,
+            max_position_embeddings=config.engine.context_length,
+            tie_word_embeddings=True,
+            initializer_range=size.init_std,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        )
+    ).float()
+    model.save_pretrained(folder)
+    return model
+
+
+def load_policy(config: LocalConfig, folder: Path) -> PreTrainedModel:
+    """The causal LM in ``folder``, in the configured dtype. Raises UsageError where it cannot be loaded."""
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[config.model.dtype])
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UsageError(f"--model {folder}: {first}", fix="give a folder with a causal LM") from error
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit is not None and limit < config.engine.context_length:
+        raise UsageError(
+            f"engine.context_length is {config.engine.context_length}, but the model ends at {limit}",
+            fix="lower it",
+        )
+    return cast(PreTrainedModel, model)
+
+
+def hub_folder(name: str, folder: Path) -> Path:
+    """Fetch a model by its hub's name into ``folder``. Raises UsageError where there is no hub."""
+    try:
+        AutoTokenizer.from_pretrained(name).save_pretrained(folder)
+        AutoModelForCausalLM.from_pretrained(name).save_pretrained(folder)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UsageError(f"--model {name}: {first}", fix="give a local folder") from error
+    return folder
