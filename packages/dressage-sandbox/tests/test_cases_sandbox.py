@@ -129,7 +129,7 @@ FLOOD_LIMIT = 32 << 10
 @pytest.mark.parametrize(
     ("command", "total"),
     [
-        ("yes | head -c 1G", 1 << 30),
+        ("yes | head -c 512M", 1 << 29),
         ("head -c 300000000 /dev/zero | tr '\\0' x", 300_000_000),
     ],
 )
@@ -259,8 +259,7 @@ async def test_e14_orphans_are_reaped_inside_and_exit_codes_kept(box: Bubblewrap
     for code in range(40):
         result = await box.run(f"(sleep 0 &) >/dev/null 2>&1; (setsid true &); exit {code}")
         assert result.exit_code == code
-    states = await box.run("cat /proc/[0-9]*/stat | grep -c ' Z '")
-    assert states.stdout == b"0\n"
+    await until(lambda: inside_processes(box) == [])  # a zombie would be one of them
 
 
 async def test_e14_sandboxes_leave_no_zombie_in_a_host_that_must_reap_for_itself(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -66,9 +67,9 @@ class Arguments:
         os.lseek(fd, 0, os.SEEK_SET)
         return str(fd)
 
-    def place(self, path: str | Path) -> str:
-        """A descriptor (as text) of a path; needs no right to walk to it later."""
-        return str(self.own(os.open(path, os.O_PATH | os.O_CLOEXEC)))
+    def program(self, path: Path) -> str:
+        """A path's descriptor as a path, for who may not walk to the path itself."""
+        return f"/proc/self/fd/{self.own(os.open(path, os.O_PATH | os.O_CLOEXEC))}"
 
     def close(self) -> None:
         """Close every descriptor on this side."""
@@ -130,11 +131,12 @@ def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
     return {**own, **spec.env}
 
 
-def sandbox_arguments(spec: SandboxSpec, interpreter: Interpreter, seccomp: bytes | None) -> Arguments:
+def sandbox_arguments(
+    spec: SandboxSpec, interpreter: Interpreter, seccomp: bytes | None, places: Mapping[Path, str]
+) -> Arguments:
     """Everything but the program's name and the agent's command line; they reach bubblewrap by descriptor.
 
-    Raises:
-        OSError: a mount's source cannot be opened.
+    ``places`` says where bubblewrap finds each mount's source.
     """
     arguments = Arguments()
     try:
@@ -145,8 +147,8 @@ def sandbox_arguments(spec: SandboxSpec, interpreter: Interpreter, seccomp: byte
         )  # fmt: skip
         _system(arguments)
         _etc(arguments, spec)
-        _interpreter(arguments, interpreter)
-        _private(arguments, spec)
+        _interpreter(arguments, interpreter, places)
+        _private(arguments, spec, places)
         if seccomp is not None:
             arguments.add("--seccomp", arguments.data(seccomp))
         arguments.add("--chdir", "/")
@@ -175,11 +177,11 @@ def _etc(arguments: Arguments, spec: SandboxSpec) -> None:
         arguments.add("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 
-def _interpreter(arguments: Arguments, interpreter: Interpreter) -> None:
+def _interpreter(arguments: Arguments, interpreter: Interpreter, places: Mapping[Path, str]) -> None:
     arguments.add("--dir", "/run/dressage")
     arguments.add("--perms", "0444", "--file", arguments.data(interpreter.bytecode, "agent"), AGENT)
     for source, target in interpreter.mounts:
-        arguments.add("--ro-bind-fd", arguments.place(source), target)
+        arguments.add("--ro-bind", places[source], target)
     for target in interpreter.hidden:
         arguments.add("--tmpfs", target, "--remount-ro", target)
     if interpreter.mounts:
@@ -187,7 +189,7 @@ def _interpreter(arguments: Arguments, interpreter: Interpreter) -> None:
         arguments.add("--setenv", "LD_LIBRARY_PATH", str(libraries))
 
 
-def _private(arguments: Arguments, spec: SandboxSpec) -> None:
+def _private(arguments: Arguments, spec: SandboxSpec, places: Mapping[Path, str]) -> None:
     size = str(spec.limits.disk_bytes)
     arguments.add("--proc", "/proc", "--dev", "/dev")
     arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
@@ -195,7 +197,7 @@ def _private(arguments: Arguments, spec: SandboxSpec) -> None:
     arguments.add("--dir", "/var", "--symlink", "/tmp", "/var/tmp")
     arguments.add("--perms", "0755", "--size", size, "--tmpfs", spec.workdir)
     for mount in spec.mounts:
-        arguments.add("--ro-bind-fd", arguments.place(mount.source), mount.target)
+        arguments.add("--ro-bind", places[mount.source], mount.target)
     # Last: the root holds every mount point, and has no size limit of its own.
     arguments.add("--remount-ro", "/")
 

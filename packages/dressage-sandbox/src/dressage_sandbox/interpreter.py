@@ -83,6 +83,8 @@ def _base() -> Interpreter | None:
     bytecode = _compile_with(program)
     if bytecode is None:
         return None
+    if program.resolve().is_relative_to("/usr"):  # as in the official Python images: it is inside anyway
+        return Interpreter(str(program.resolve()), (), (), bytecode)
     mounts = [(program.resolve(), f"{HOME}/bin/{name}"), (library, f"{HOME}/lib/{name}")]
     shared = sorted((prefix / "lib").glob(f"lib{name}*.so*"))
     mounts += [(lib.resolve(), f"{HOME}/lib/{lib.name}") for lib in shared]

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,8 +163,8 @@ class Launcher:
         self.stuck_as_root = root and not self._uids and any(outside == 0 for _, outside, _ in maps)
         """Root of the machine, in a user namespace with no other uid to give to a sandbox."""
 
-    def start(self, arguments: Arguments) -> Process:
-        """Start, and close ``arguments``.
+    def start(self, arguments: Arguments, outer: Sequence[str] = ()) -> Process:
+        """Start, inside an outer bubblewrap with these arguments if there are any; closes ``arguments``.
 
         Raises:
             SandboxStartFailed: the program could not be started.
@@ -176,7 +177,7 @@ class Launcher:
         try:
             command = [self._python, *FLAGS, AGENT, str(theirs.fileno()), str(owner)]
             arguments.add("--info-fd", str(info_w))
-            popen = self._spawn(arguments, command, (theirs.fileno(), owner, info, info_w), error_w)
+            popen = self._spawn(arguments, command, (theirs.fileno(), owner, info, info_w), error_w, outer)
         except OSError as failure:
             os.close(info)
             os.close(error)
@@ -211,7 +212,12 @@ class Launcher:
         return popen.wait(), text
 
     def _spawn(
-        self, arguments: Arguments, command: list[str], fds: tuple[int, ...], stderr: int
+        self,
+        arguments: Arguments,
+        command: list[str],
+        fds: tuple[int, ...],
+        stderr: int,
+        outer: Sequence[str] = (),
     ) -> subprocess.Popen[bytes]:
         # Neither the spec's secrets nor the number of mounts may meet the limits or the publicity of argv.
         words = arguments.data(b"".join(word.encode() + b"\0" for word in arguments.words), "args")
@@ -219,9 +225,11 @@ class Launcher:
         program = [str(self.bubblewrap.path)]
         if self.drops_root:
             # By descriptor: the sandbox's uid may not walk to a program in root's home.
-            program = [*self._drop_root(), f"/proc/self/fd/{arguments.place(self.bubblewrap.path)}"]
+            program = [*self._drop_root(), arguments.program(self.bubblewrap.path)]
+            if outer:
+                program = [program[-1], *outer, *program]
             if self.bubblewrap.libs is not None:
-                env["LD_LIBRARY_PATH"] = f"/proc/self/fd/{arguments.place(self.bubblewrap.libs)}"
+                env["LD_LIBRARY_PATH"] = arguments.program(self.bubblewrap.libs)
         return subprocess.Popen(
             [*program, "--args", words, "--", *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,

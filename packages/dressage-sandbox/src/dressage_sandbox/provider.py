@@ -26,6 +26,7 @@ from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
 from .protocol import SandboxSpec
 from .relay import Relay, parse_address
 from .sandbox import BubblewrapSandbox
+from .shelf import make_shelf
 
 __all__ = ["BubblewrapProvider"]
 
@@ -152,6 +153,8 @@ class BubblewrapProvider:
     # -- steps of create --------------------------------------------------------------------------------
     def _launch(self, machine: _Machine, spec: SandboxSpec) -> BubblewrapSandbox:
         """Group, record and process; no await in between, so that a cancellation cannot fall in."""
+        sources = [*(mount.source for mount in spec.mounts), *(s for s, _ in machine.interpreter.mounts)]
+        shelf = make_shelf(sources, drops_root=machine.launcher.drops_root)
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         name = f"dressage-{sandbox_id}"
         record = Record(
@@ -162,8 +165,8 @@ class BubblewrapProvider:
         groups: tuple[Path, ...] = ()
         try:
             groups = machine.cgroups.make(name, spec.limits)
-            arguments = sandbox_arguments(spec, machine.interpreter, machine.filter)
-            process = machine.launcher.start(arguments)
+            arguments = sandbox_arguments(spec, machine.interpreter, machine.filter, shelf.places)
+            process = machine.launcher.start(arguments, shelf.outer)
         except BaseException as error:
             for folder in groups:
                 folder.rmdir()
@@ -187,8 +190,7 @@ class BubblewrapProvider:
         started = start_time(pid) or 0
         sandbox.record = replace(sandbox.record, pid=pid, started=started)
         self._records.put(sandbox.record)
-        process.control.sendall(self._configuration(machine, spec))
-        port, listener = await _ready(process)
+        port, listener = await _ready(process, self._configuration(machine, spec))
         relay = None
         if spec.relay is not None:
             if listener is None:
@@ -221,8 +223,10 @@ class BubblewrapProvider:
         self._records.drop(sandbox.id)
 
 
-async def _ready(process: Process) -> tuple[int, socket.socket | None]:
+async def _ready(process: Process, configuration: bytes) -> tuple[int, socket.socket | None]:
     """Wait for the agent's first frame; with a relay it brings a listening socket of the inside."""
+    with contextlib.suppress(BrokenPipeError):  # it ended already: told below
+        process.control.sendall(configuration)
     if not await readable(process.control.fileno(), _START_S):
         raise SandboxStartFailed(f"the agent inside was not ready within {_START_S} s")
     try:

@@ -1,0 +1,60 @@
+"""Mount sources that the sandbox's own host uid could not walk to.
+
+A provider that runs as root gives each sandbox an unprivileged host uid. bubblewrap resolves mount sources
+as that uid, so a source in root's home (or under any folder that is closed to others) is out of reach. Then
+an outer bubblewrap, still root, first binds all sources under /tmp of a mount namespace that only the inner
+one sees.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import InvalidSpec
+
+__all__ = ["Shelf", "make_shelf"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where bubblewrap finds each source, and the arguments of the outer one ([] where none is needed)."""
+
+    places: dict[Path, str]
+    outer: tuple[str, ...]
+
+
+def make_shelf(sources: Iterable[Path], *, drops_root: bool) -> Shelf:
+    """Plan for these sources.
+
+    Raises:
+        InvalidSpec: a source that only root could read.
+    """
+    resolved = {source: source.resolve() for source in sources}
+    if not drops_root:
+        return Shelf({source: str(real) for source, real in resolved.items()}, ())
+    for source, real in resolved.items():
+        if not _open_to_others(real):
+            raise InvalidSpec(f"mounts: {source} can be read by its owner alone; chmod o+rX it")
+    if not any(_behind_closed_folder(real) for real in resolved.values()):
+        return Shelf({source: str(real) for source, real in resolved.items()}, ())
+    outer = ["--dev-bind", "/", "/", "--tmpfs", "/tmp"]
+    places = {}
+    for number, (source, real) in enumerate(resolved.items()):
+        places[source] = f"/tmp/{number}"
+        outer += ["--ro-bind", str(real), places[source]]
+    # What it needs to take the unprivileged uid afterwards, and nothing more of root's.
+    outer += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--"]
+    return Shelf(places, tuple(outer))
+
+
+def _open_to_others(path: Path) -> bool:
+    mode = path.stat().st_mode
+    needed = 0o005 if stat.S_ISDIR(mode) else 0o004
+    return mode & needed == needed
+
+
+def _behind_closed_folder(path: Path) -> bool:
+    return any(not folder.stat().st_mode & 0o001 for folder in path.parents)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+from dressage_sandbox import BubblewrapProvider, InvalidSpec, PooledProvider, SandboxError, SandboxSpec
+
+
+async def test_a_warm_sandbox_is_handed_out_at_once_and_never_again(provider: BubblewrapProvider) -> None:
+    spec = SandboxSpec(env={"A": "1"})
+    pool = PooledProvider(provider, spec, 3)
+    await pool.fill()
+    assert pool.ready == 3
+    started = time.perf_counter()
+    first = await pool.create(replace(spec, owner="me", ttl_s=60))
+    assert time.perf_counter() - started < 0.05
+    assert first.record.label == "me"
+    await first.write("x", b"1")
+    await first.terminate()
+    await pool.fill()
+    others = [await pool.create(spec) for _ in range(3)]
+    assert first.id not in [box.id for box in others]
+    assert [await box.list(".") for box in others] == [[], [], []]
+    assert (pool.hits, pool.misses) == (4, 0)
+    await pool.close()
+
+
+async def test_an_empty_pool_and_another_spec_are_served_on_the_spot(provider: BubblewrapProvider) -> None:
+    pool = PooledProvider(provider, SandboxSpec(), 1)
+    boxes = [await pool.create(SandboxSpec()), await pool.create(SandboxSpec(env={"OTHER": "1"}))]
+    assert [(await box.run("echo $OTHER")).stdout for box in boxes] == [b"\n", b"1\n"]
+    assert pool.hits == 0
+    await pool.close()
+
+
+async def test_a_warm_sandbox_that_died_is_not_handed_out(provider: BubblewrapProvider) -> None:
+    pool = PooledProvider(provider, SandboxSpec(), 2)
+    await pool.fill()
+    await provider._sandboxes[provider.live()[0]].terminate()
+    boxes = [await pool.create(SandboxSpec()) for _ in range(2)]
+    assert [(await box.run(["echo", "ok"])).stdout for box in boxes] == [b"ok\n"] * 2
+    await pool.close()
+
+
+async def test_the_time_to_live_begins_with_the_lease(provider: BubblewrapProvider) -> None:
+    spec = SandboxSpec(ttl_s=0.3)
+    pool = PooledProvider(provider, spec, 1)
+    await pool.fill()
+    await asyncio.sleep(0.4)  # longer than the time to live
+    box = await pool.create(spec)
+    assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
+    with pytest.raises(ConnectionError, match="time to live"):
+        await box.run(["sleep", "20"])
+    await pool.close()
+
+
+async def test_a_closed_pool_serves_no_one_and_leaves_nothing(provider: BubblewrapProvider) -> None:
+    pool = PooledProvider(provider, SandboxSpec(), 4)
+    filling = asyncio.ensure_future(pool.fill())
+    await asyncio.sleep(0.02)
+    await pool.close()
+    with pytest.raises(SandboxError):
+        await filling
+    with pytest.raises(SandboxError):
+        await pool.create(SandboxSpec())
+    assert provider.live() == []
+
+
+def test_a_pool_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="size=0"):
+        PooledProvider(BubblewrapProvider(), SandboxSpec(), 0)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+from dressage_sandbox import seccomp
+from hypothesis import given
+from hypothesis import strategies as st
+
+ALLOW = 0x7FFF0000
+ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+NUMBERS = {"x86_64": {"clone": 56, "clone3": 435, "socket": 41, "ioctl": 16}, "aarch64": {"clone": 220, "clone3": 435, "socket": 198, "ioctl": 29}}  # fmt: skip  # noqa: E501
+
+
+def decide(machine: str, number: int, *args: int, arch: int | None = None) -> int:
+    """Run the filter as the kernel would."""
+    data = struct.pack("<IIQ6Q", number, arch or ARCHES[machine], 0, *(list(args) + [0] * 6)[:6])
+    code = seccomp.program(machine)
+    assert code is not None
+    instructions = list(struct.iter_unpack("<HBBI", code))
+    accumulator, at = 0, 0
+    while True:
+        op, if_true, if_false, k = instructions[at]
+        at += 1
+        if op == 0x20:
+            accumulator = struct.unpack_from("<I", data, k)[0]
+        elif op == 0x06:
+            return k
+        else:
+            holds = {0x15: accumulator == k, 0x35: accumulator >= k, 0x45: bool(accumulator & k)}[op]
+            at += if_true if holds else if_false
+
+
+def refused(code: int) -> int:
+    return 0x00050000 | code
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_every_denied_call_is_refused_and_all_others_allowed(machine: str) -> None:
+    denied = {n[list(ARCHES).index(machine)] for n in seccomp.DENIED.values()} - {None}
+    for number in range(500):
+        expected = ALLOW
+        if number in denied:
+            expected = refused(errno.EPERM)
+        elif number == NUMBERS[machine]["clone3"]:
+            expected = refused(errno.ENOSYS)
+        elif number == NUMBERS[machine]["socket"]:
+            expected = refused(errno.EAFNOSUPPORT)  # family 0
+        assert decide(machine, number) == expected, number
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+@given(flags=st.integers(0, 2**32 - 1))
+def test_clone_is_refused_exactly_when_it_makes_a_namespace(machine: str, flags: int) -> None:
+    namespaces = (
+        0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x80
+    )
+    expected = refused(errno.EPERM) if flags & namespaces else ALLOW
+    assert decide(machine, NUMBERS[machine]["clone"], flags) == expected
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_sockets_are_of_the_plain_families(machine: str) -> None:
+    allowed = {f for f in range(64) if decide(machine, NUMBERS[machine]["socket"], f) == ALLOW}
+    assert allowed == {1, 2, 10, 16}
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_terminal_input_is_refused_and_other_requests_allowed(machine: str) -> None:
+    for request, allowed in ((0x5412, False), (0x541C, False), (0x5413, True), (0x5401, True)):
+        assert (decide(machine, NUMBERS[machine]["ioctl"], 0, request) == ALLOW) is allowed
+
+
+def test_other_instruction_sets_are_refused() -> None:
+    assert decide("x86_64", 1, arch=0x40000003) == refused(errno.EPERM)
+    assert decide("x86_64", 0x40000000 | 1) == refused(errno.EPERM)
+
+
+def test_an_unknown_architecture_has_no_filter() -> None:
+    assert seccomp.program("sparc") is None
