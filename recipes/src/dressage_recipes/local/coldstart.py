@@ -60,7 +60,9 @@ def corpus(weights: Mapping[Variant, float], size: int = 3000) -> list[str]:
     for _ in range(size):
         lines = demonstrate(make_problem(rng, weights), rng, guess=0.3, halfway=0.2)
         texts.append("\n".join(["system\nTools: shell(command)", *(f"{x.role}\n{x.text}" for x in lines)]))
-    names = [f"cat: {name}: No such file or directory\n[stderr]\n[exit code 1]\n[no output]" for name in NAMES]
+    names = [
+        f"cat: {name}: No such file or directory\n[stderr]\n[exit code 1]\n[no output]" for name in NAMES
+    ]
     return texts + names
 
 
@@ -156,7 +158,12 @@ class ColdStarter:
 
     def _frame(self, role: str, text: str) -> list[int]:
         encoder = self._encoder
-        return [*encoder.ids(f"{IM_START}{role}\n"), *encoder.ids(text), *encoder.ids(IM_END), *encoder.ids("\n")]
+        return [
+            *encoder.ids(f"{IM_START}{role}\n"),
+            *encoder.ids(text),
+            *encoder.ids(IM_END),
+            *encoder.ids("\n"),
+        ]
 
     def _step(self, lr: float, guess: float) -> float:
         if self._stop.is_set():
@@ -187,11 +194,14 @@ def _loss(model: PreTrainedModel, rows: Sequence[tuple[list[int], list[int]]]) -
     width = max(len(ids) for ids, _ in rows)
     ids_bt = np.zeros((len(rows), width), np.int64)
     mask_bt = np.zeros((len(rows), width), np.float32)
-    for i, (ids, mask) in enumerate(rows):
+    for i, (ids, said) in enumerate(rows):
         ids_bt[i, : len(ids)] = ids
-        mask_bt[i, : len(mask)] = mask
+        mask_bt[i, : len(said)] = said
     inputs = torch.from_numpy(ids_bt)
     mask = torch.from_numpy(mask_bt[:, 1:])
     logits = model(input_ids=inputs, use_cache=False).logits[:, :-1].float()
-    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs[:, 1:].flatten(), reduction="none")
-    return (losses * mask.flatten()).sum() / mask.sum()
+    losses = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), inputs[:, 1:].flatten(), reduction="none"
+    )
+    loss: Tensor = (losses * mask.flatten()).sum() / mask.sum()
+    return loss

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -160,3 +162,20 @@ def load_config(source: Path | str) -> LocalConfig:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "the file"
         raise UsageError(f"{source}: {name}: {first['msg']}", fix="see demo.toml for every field") from error
+
+
+def to_toml(config: LocalConfig) -> str:
+    """The whole configuration, defaults included, as TOML that :func:`load_config` reads back."""
+    return "\n".join(_lines(config.model_dump(mode="json", exclude_none=True), ())) + "\n"
+
+
+def _lines(table: Mapping[str, object], path: tuple[str, ...]) -> list[str]:
+    lines = [f"[{'.'.join(path)}]"] if path else []
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            # JSON's numbers, texts and booleans are TOML's too.
+            lines.append(f"{name} = {json.dumps(value)}")
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            lines += ["", *_lines(value, (*path, name))]
+    return lines

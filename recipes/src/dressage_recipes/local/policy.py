@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import cast
 
 import torch
+from dressage_paddock import ShellTool
+from dressage_paddock.tools import tool_schema
+from dressage_tito import ChatCodec, Message, Refusal, TitoError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from dressage_recipes.errors import UsageError
 from dressage_recipes.local.coldstart import corpus
 from dressage_recipes.local.config import LocalConfig
+from dressage_recipes.local.prompts import messages_of
+from dressage_recipes.local.tasks import make_problem
 from dressage_recipes.local.tokenizer import write_tokenizer
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -39,7 +45,7 @@ def make_tiny(config: LocalConfig, folder: Path) -> PreTrainedModel:
         )
     ).float()
     model.save_pretrained(folder)
-    return model
+    return cast(PreTrainedModel, model)
 
 
 def load_policy(config: LocalConfig, folder: Path) -> PreTrainedModel:
@@ -67,3 +73,29 @@ def hub_folder(name: str, folder: Path) -> Path:
         first = str(error).strip().splitlines()[0]
         raise UsageError(f"--model {name}: {first}", fix="give a local folder") from error
     return folder
+
+
+def check_prompts(config: LocalConfig, folder: Path) -> None:
+    """Raise UsageError where the model's template cannot show the task, or where it does not fit."""
+    try:
+        codec = ChatCodec.from_folder(folder)
+    except TitoError as error:
+        raise UsageError(
+            f"--model {folder}: {error}", fix="give an instruct model with a chat template"
+        ) from error
+    problem = make_problem(random.Random(0), config.tasks.weights)
+    messages = [Message(role, text) for role, text in messages_of(problem, config.tasks.protocol)]
+    tools = [tool_schema(ShellTool())] if config.tasks.protocol == "native" else []
+    prompt = codec.start(messages, tools)
+    if isinstance(prompt, Refusal):
+        raise UsageError(
+            f"--model {folder}: its chat template cannot show the task: {prompt.detail}",
+            fix="set tasks.protocol to text for a model without tool calls",
+        )
+    needed, limit = len(prompt.ids) + config.tasks.max_tokens, config.engine.context_length
+    if needed > limit:
+        raise UsageError(
+            f"the prompt has {len(prompt.ids)} tokens and a reply up to {config.tasks.max_tokens}, "
+            f"but the context is {limit}",
+            fix="raise engine.context_length",
+        )

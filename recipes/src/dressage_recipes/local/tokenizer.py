@@ -1,4 +1,4 @@
-"""The tiny policy's tokenizer folder: a BPE trained on the task's own words, ChatML with Hermes tool calls."""
+"""The tiny policy's tokenizer: a BPE trained on the task's own words, ChatML with Hermes tool calls."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class BatchEngine:
         return len(hit)
 
     def pause(self, mode: str) -> None:
-        """Stop stepping. ``abort`` ends what runs, ``retract`` requeues it without keys, ``in_place`` freezes it."""
+        """Stop stepping. ``abort`` ends what runs, ``retract`` requeues it without keys, ``in_place`` keeps it."""
         self.paused = True
         if mode == "abort":
             self.abort(None)
@@ -172,9 +172,7 @@ class BatchEngine:
                 best = (shared, row, None)
         return best
 
-    def _reuse(
-        self, request: Request, row: int, source: tuple[int, int | None, list[Tensor] | None]
-    ) -> None:
+    def _reuse(self, request: Request, row: int, source: tuple[int, int | None, list[Tensor] | None]) -> None:
         tokens, other, saved = source
         if other is not None:
             self._cache.move(other, row, tokens)
@@ -194,9 +192,7 @@ class BatchEngine:
         real_bq = np.arange(width) < counts[:, None]
         positions_bq = np.where(real_bq, starts[:, None] + np.arange(width), 0)
         visible = torch.from_numpy(np.arange(extent) <= positions_bq[:, :, None]).unsqueeze(1)
-        self._cache.aim(
-            first, torch.from_numpy(np.where(real_bq, positions_bq, self.context_length)), extent
-        )
+        self._cache.aim(first, torch.from_numpy(np.where(real_bq, positions_bq, self.context_length)), extent)
         wanted, which = np.unique(counts - 1, return_inverse=True)
         logits_bqv = self.model(
             input_ids=torch.from_numpy(ids_bq),

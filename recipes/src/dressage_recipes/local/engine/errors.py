@@ -1,8 +1,8 @@
 """Errors of the local engine.
 
-    EngineError(Exception)
-    ├── InvalidRequestError(EngineError, ValueError)   a field of a request is wrong: HTTP 400
-    └── ModelFolderError(EngineError, ValueError)      the model folder is missing or unusable
+EngineError(Exception)
+├── InvalidRequestError(EngineError, ValueError)   a field of a request is wrong: HTTP 400
+└── ModelFolderError(EngineError, ValueError)      the model folder is missing or unusable
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class SlotCache(Cache):
         self._extent = 0
 
     def aim(self, first: int, positions_bq: Tensor, extent: int) -> None:
-        """Address the next forward: rows from ``first``, positions int64 [B, Q], keys visible up to ``extent``."""
+        """Address the next forward: rows from ``first``, positions int64 [B, Q], keys up to ``extent``."""
         self._first = first
         self._positions_bq = positions_bq
         self._rows_b1 = torch.arange(first, first + positions_bq.shape[0]).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Sampling parameters of /generate and the sampler, whose logprobs are those of the distribution it drew from."""
+"""Sampling parameters of /generate, and a sampler whose logprobs are of the distribution it drew from."""
 
 from __future__ import annotations
 
