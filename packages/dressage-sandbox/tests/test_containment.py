@@ -288,6 +288,16 @@ async def test_a_cpu_quota_is_held_or_refused(provider: BubblewrapProvider) -> N
     assert float((await box.run(["python3", "-c", spin])).stdout) > 0.4
 
 
+@pytest.mark.skipif(not Path("/usr/bin/node").exists(), reason="no node in /usr")
+@pytest.mark.parametrize("use_cgroups", [True, False], ids=["cgroups", "rlimits"])
+async def test_a_program_that_reserves_much_address_space_runs(runtime_dir: Path, use_cgroups: bool) -> None:
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, use_cgroups=use_cgroups)
+    box = await provider.create(SandboxSpec())
+    result = await box.run(["node", "-e", "console.log([1, 2].map(x => x * 21).join())"])
+    await provider.close()
+    assert (result.exit_code, result.stdout) == (0, b"21,42\n"), result
+
+
 async def test_a_terminal_cannot_be_reached(box: BubblewrapSandbox) -> None:
     assert (await box.run("echo x > /dev/tty")).exit_code != 0
 

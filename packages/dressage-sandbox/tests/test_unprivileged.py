@@ -61,13 +61,13 @@ def test_an_unprivileged_user_passes_the_conformance_suite_and_is_told_its_limit
             cwd="/", capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert list(runtime.iterdir()) == []
+        assert not runtime.exists()
     finally:
-        shutil.rmtree(runtime)
+        shutil.rmtree(runtime, ignore_errors=True)
         shutil.rmtree(copied)
     report, bomb_timed_out, again, memory = json.loads(done.stdout)
     assert report["drops_root"] is False
-    assert report["memory"] == "rlimit-as"
+    assert report["memory"] == "rlimit-data"
     assert report["pids"] == "rlimit-nproc"
     assert (bomb_timed_out, again, memory) == (True, "ok\n", 1)
 

@@ -203,7 +203,11 @@ def _private(arguments: Arguments, spec: SandboxSpec, places: Mapping[Path, str]
 
 
 def rlimits(limits: Limits, *, memory: bool, pids: bool) -> dict[int, int]:
-    """Resource limits of each command; address space and processes only where no control group has them."""
+    """Resource limits of each command; memory and processes only where no control group has them.
+
+    Memory is RLIMIT_DATA and not RLIMIT_AS: programs that reserve address space without using it (node, Go,
+    anything with a JIT) would not start under the latter.
+    """
     values = {
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_FSIZE: limits.disk_bytes,
@@ -211,7 +215,7 @@ def rlimits(limits: Limits, *, memory: bool, pids: bool) -> dict[int, int]:
         resource.RLIMIT_MEMLOCK: 64 << 10,
     }
     if memory:
-        values[resource.RLIMIT_AS] = limits.memory_bytes
+        values[resource.RLIMIT_DATA] = limits.memory_bytes
     if pids:
         values[resource.RLIMIT_NPROC] = limits.pids
     hard = {which: resource.getrlimit(which)[1] for which in values}

@@ -32,9 +32,10 @@ class Cgroups:
         """Whether a group holds this limit here."""
         return controller in self.parents
 
-    def folders(self, name: str) -> tuple[Path, ...]:
-        """The folders that a group of this name has."""
-        return tuple(dict.fromkeys(parent / name for parent in self.parents.values()))
+    def folders(self, name: str, limits: Limits) -> tuple[Path, ...]:
+        """The folders that a group of this name has; none of the cpu controller without a limit for it."""
+        parents = [p for c, p in self.parents.items() if c != "cpu" or limits.cpus is not None]
+        return tuple(dict.fromkeys(parent / name for parent in parents))
 
     def make(self, name: str, limits: Limits) -> tuple[Path, ...]:
         """Make a group with these limits; on failure nothing is left.
@@ -45,7 +46,7 @@ class Cgroups:
         """
         if limits.cpus is not None and not self.enforces("cpu"):
             raise LimitNotEnforceable("limits.cpus: no cpu control group can be written here; leave it None")
-        folders = self.folders(name)
+        folders = self.folders(name, limits)
         try:
             for folder in folders:
                 folder.mkdir()
@@ -197,7 +198,7 @@ def _works(cgroups: Cgroups) -> bool:
         return False
     name = f"dressage-probe-{os.getpid()}"
     try:
-        folders = cgroups.make(name, Limits())
+        folders = cgroups.make(name, Limits(cpus=1.0 if cgroups.enforces("cpu") else None))
     except OSError:
         return False
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env={})

@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             for sandbox_id in records.reap():
                 print(f"removed {sandbox_id}")
+            records.tidy()
     except SandboxError as error:
         print(f"dressage-sandbox: {error}", file=sys.stderr)
         return _SANDBOX_FAILED

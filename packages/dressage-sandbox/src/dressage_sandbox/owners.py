@@ -7,6 +7,7 @@ lives. ``reap`` removes what dead owners left and touches nothing of live ones.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -60,9 +61,14 @@ class Record:
     started: int = 0
 
 
-def default_folder(runtime: str | None = None) -> Path:
-    """``<runtime>/dressage``, or a folder of this user in the temporary folder."""
-    return Path(runtime) / "dressage" if runtime else Path(tempfile.gettempdir()) / f"dressage-{os.getuid()}"
+def default_folder() -> Path:
+    """A folder of this user, in memory where there is such a place: a record costs a file twice a sandbox."""
+    own = Path(f"/run/user/{os.getuid()}")
+    if own.is_dir() and own.stat().st_uid == os.getuid():
+        return own / "dressage"
+    memory = Path("/dev/shm")
+    parent = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    return parent / f"dressage-{os.getuid()}"
 
 
 class Records:
@@ -88,12 +94,24 @@ class Records:
     def put(self, record: Record) -> None:
         """Write or replace a record, whole."""
         part = self.folder / f"{record.id}.part"
-        part.write_text(json.dumps(asdict(record)))
+        for attempt in range(3):
+            try:
+                part.write_text(json.dumps(asdict(record)))
+                break
+            except FileNotFoundError:  # another provider of this user was the last one, and tidied up
+                if attempt == 2:
+                    raise
+                self.prepare()
         part.replace(self.folder / f"{record.id}.json")
 
     def drop(self, sandbox_id: str) -> None:
         """Remove a record; absent is fine."""
         (self.folder / f"{sandbox_id}.json").unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove the folder if no sandbox of this user is left."""
+        with contextlib.suppress(OSError):  # not empty, or gone
+            self.folder.rmdir()
 
     def all(self) -> list[Record]:
         """Every record, oldest first. One that is not whole is a leftover of a killed writer: removed."""

@@ -25,7 +25,7 @@ class Capabilities:
     bubblewrap_path: str
     python: str
     memory: str
-    """cgroup-v1, cgroup-v2, or rlimit-as: each process alone, not their sum."""
+    """cgroup-v1, cgroup-v2, or rlimit-data: the private memory of each process alone, not their sum."""
     pids: str
     cpu: str
     seccomp: bool
@@ -78,7 +78,7 @@ def describe(launcher: Launcher, cgroups: Cgroups, python: str, seccomp: bool) -
         bubblewrap=launcher.bubblewrap.version_text,
         bubblewrap_path=str(launcher.bubblewrap.path),
         python=python,
-        memory=group if cgroups.enforces("memory") else "rlimit-as",
+        memory=group if cgroups.enforces("memory") else "rlimit-data",
         pids=pids,
         cpu=group if cgroups.enforces("cpu") else "none",
         seccomp=seccomp,

@@ -52,8 +52,8 @@ class BubblewrapProvider:
     """Sandboxes on this machine, each with namespaces, a seccomp filter, limits and an exec agent of its own.
 
     Args:
-        runtime_dir: private folder for the records of live sandboxes; by default one of this user in the
-            temporary folder.
+        runtime_dir: private folder for the records of live sandboxes; by default one of this user, in memory
+            where that is possible (``owners.default_folder``).
         interpreter: which Python runs the agent inside: ``auto``, ``system`` or ``base``.
         use_cgroups: False holds limits by rlimits alone.
         concurrency: how many sandboxes may be starting at the same time.
@@ -134,8 +134,12 @@ class BubblewrapProvider:
     def assign(self, sandbox: BubblewrapSandbox, owner: str, ttl_s: float) -> None:
         """Give a sandbox that was made ahead of time its owner and its time to live."""
         sandbox.record = replace(sandbox.record, label=owner, ttl_s=ttl_s, created=time.time())
-        self._records.put(sandbox.record)
         sandbox.renew(ttl_s)
+        asyncio.get_running_loop().call_soon(self._record_again, sandbox)
+
+    def _record_again(self, sandbox: BubblewrapSandbox) -> None:
+        if sandbox.id in self._sandboxes:
+            self._records.put(sandbox.record)
 
     async def close(self) -> None:
         """Terminate every sandbox that this provider made; it makes no more."""
@@ -145,6 +149,7 @@ class BubblewrapProvider:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+        self._records.tidy()
 
     def live(self) -> list[str]:
         """Ids of the sandboxes that exist now."""
@@ -159,7 +164,7 @@ class BubblewrapProvider:
         name = f"dressage-{sandbox_id}"
         record = Record(
             id=sandbox_id, owner=machine.owner, label=spec.owner, created=time.time(), ttl_s=spec.ttl_s,
-            cgroups=tuple(str(folder) for folder in machine.cgroups.folders(name)),
+            cgroups=tuple(str(folder) for folder in machine.cgroups.folders(name, spec.limits)),
         )  # fmt: skip
         self._records.put(record)  # first: what follows is found by the reaper even if we die here
         groups: tuple[Path, ...] = ()
