@@ -17,7 +17,7 @@ from dressage_paddock import (
     run_with_retries,
 )
 from dressage_paddock.fake import ScriptedGateway, call, say
-from dressage_sandbox import SandboxGone, SandboxSpec, SandboxStartFailed
+from dressage_sandbox import InvalidSpec, SandboxGone, SandboxSpec, SandboxStartFailed
 from dressage_sandbox.fake import FakeProvider, FakeSandbox, completed
 
 TASK = Task("t", prompt="p")
@@ -215,6 +215,21 @@ async def test_c44_retries_end_at_their_limit_with_no_reward(fakes):
     result = await run_with_retries(parts.paddock, TASK, good, attempts=2, backoff_s=0.0)
     assert (result.reward, result.attempts) == (None, 2)
     assert result.failure_class is FailureClass.INFRASTRUCTURE
+
+
+async def test_what_no_second_attempt_can_mend_is_not_tried_again(fakes):
+    parts = fakes([say("done")], provider=FakeProvider(errors=[InvalidSpec("limits.pids=1: at least 4")] * 3))
+    result = await run_with_retries(parts.paddock, TASK, good, backoff_s=0.0)
+    assert (result.attempts, result.ending.code) == (1, "sandbox_spec")
+
+
+@pytest.mark.parametrize("script", [[say("x", finish_reason="length")], [say("wrong")]])
+async def test_a_failure_of_the_policy_is_data_and_not_tried_again(fakes, script):
+    async def none(view: GradeView) -> float:
+        return 0.0
+
+    result = await run_with_retries(fakes(script).paddock, TASK, none, backoff_s=0.0)
+    assert (result.attempts, result.reward) == (1, 0.0)
 
 
 async def test_c44_a_wall_clock_end_is_its_own_class_and_may_be_graded_on_what_is_left(fakes):
