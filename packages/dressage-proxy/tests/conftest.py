@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import uvicorn
 from dressage_proxy import Proxy, ProxyConfig
 from dressage_proxy.app import running
-from dressage_proxy.engine.scripted import Output, Policy, ScriptedEngine, replies, serve_scripted
-from dressage_proxy.engine.scripted_http import serving
+from dressage_proxy.engine.scripted import Output, Policy, ScriptedEngine, replies
 from dressage_segments import Trajectory, TrajectoryTree, audit, tree_from_records
 from dressage_store import FilesStore
 from dressage_tito import ChatCodec
 from dressage_tito.toy import write_toy_tokenizer
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 KEY = "control-key-of-these-tests"
 
@@ -62,6 +65,29 @@ def call() -> Callable[..., str]:
     return call_text
 
 
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """An ASGI application on a real socket of the loopback; ends at once, whatever is still going on."""
+    config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None)
+    config.load()
+    state = ServerState()
+
+    def protocol() -> asyncio.Protocol:
+        return HttpToolsProtocol(config, state, {})
+
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in state.tasks:
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
 @dataclass
 class Rig:
     """A proxy on a real socket, its engine, and clients."""
@@ -97,7 +123,11 @@ class Rig:
     def openai(self, session: str) -> openai.AsyncOpenAI:
         if session not in self.made:
             client = openai.AsyncOpenAI(
-                base_url=f"{self.url}/s/{session}/v1", api_key="unused", max_retries=0, timeout=20
+                base_url=f"{self.url}/s/{session}/v1",
+                api_key="unused",
+                max_retries=0,
+                timeout=20,
+                http_client=openai.DefaultAsyncHttpxClient(verify=False, trust_env=False),
             )
             self.stack.push_async_callback(client.close)
             self.made[session] = client
@@ -149,7 +179,8 @@ async def make_rig(codec: ChatCodec, toy_folder: Path, tmp_path: Path) -> AsyncI
         ) -> Rig:
             engine = engine or ScriptedEngine(policy)
             if engines is None:
-                engines = (await stack.enter_async_context(serve_scripted(engine)),)
+                engines = (await stack.enter_async_context(serving(engine)),)
+                stack.callback(engine.stop)
             root = tmp_path / "store"
             if store is None:
                 store = stack.enter_context(FilesStore(root, retain=True))
@@ -162,11 +193,15 @@ async def make_rig(codec: ChatCodec, toy_folder: Path, tmp_path: Path) -> AsyncI
             async def app(scope: Any, receive: Any, send: Any) -> None:
                 await apps[0](scope, receive, send)
 
-            url = await stack.enter_async_context(serving(app, 0))
+            url = await stack.enter_async_context(serving(app))
             apps.append(proxy.app(url))
             http = await stack.enter_async_context(
                 httpx.AsyncClient(
-                    base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=20, trust_env=False
+                    base_url=url,
+                    headers={"Authorization": f"Bearer {KEY}"},
+                    timeout=20,
+                    trust_env=False,
+                    verify=False,  # no certificates to load: it is all plain HTTP
                 )
             )
             return Rig(codec, engine, store, proxy, url, http, stack)
