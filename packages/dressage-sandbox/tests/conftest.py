@@ -77,8 +77,8 @@ def leftovers(runtime_dir: Path) -> Callable[[], list[str]]:
     def find() -> list[str]:
         records = list(runtime_dir.iterdir()) if runtime_dir.exists() else []
         ids = {record.name.split(".")[0] for record in records} | seen_ids(runtime_dir)
-        groups = [p / f"dressage-{i}" for p in detect().parents.values() for i in ids]
-        found = [str(p) for p in records] + [str(g) for g in groups if g.exists()]
+        groups = [g for p in detect().parents.values() for i in ids for g in p.glob(f"dressage-*-{i}")]
+        found = [str(p) for p in records] + [str(g) for g in groups]
         return found + _descendants()
 
     return find

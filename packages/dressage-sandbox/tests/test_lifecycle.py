@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from dressage_sandbox import BubblewrapProvider, SandboxError, SandboxGone, SandboxSpec, SandboxStartFailed
-from dressage_sandbox.owners import Owner, Record, Records, start_time
+from dressage_sandbox.owners import Owner, Record, Records, group_name, start_time, sweep
 
 
 async def test_a_transient_failure_of_create_leaves_nothing_and_the_next_one_works(
@@ -168,6 +168,18 @@ def test_an_owner_is_told_from_a_later_process_with_its_pid() -> None:
     assert me.alive()
     assert not Owner(me.pid, me.started + 1, me.boot).alive()
     assert not Owner(me.pid, me.started, "another boot").alive()
+
+
+def test_empty_groups_of_dead_owners_are_swept_and_no_others(tmp_path: Path) -> None:
+    me = Owner.this_process()
+    mine = tmp_path / group_name(me, "sb-1")
+    dead = tmp_path / group_name(Owner(me.pid, me.started + 1, me.boot), "sb-2")
+    used = tmp_path / group_name(Owner(me.pid, me.started + 1, me.boot), "sb-3")
+    other = tmp_path / "someone-elses"
+    for folder in (mine, dead, used / "not empty", other):
+        folder.mkdir(parents=True)
+    assert sweep([tmp_path, tmp_path]) == [dead]
+    assert sorted(tmp_path.iterdir()) == sorted([mine, used, other])
 
 
 def test_records_that_are_not_whole_are_dropped(runtime_dir: Path) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from .cgroups import detect
 from .errors import InvalidSpec, SandboxError
-from .owners import Record, Records, default_folder
+from .owners import Record, Records, default_folder, sweep
 from .protocol import Limits, Mount, RunResult, SandboxSpec
 from .provider import BubblewrapProvider
 
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             for sandbox_id in records.reap():
                 print(f"removed {sandbox_id}")
+            for folder in sweep(detect().parents.values()):
+                print(f"removed {folder}")
             records.tidy()
     except SandboxError as error:
         print(f"dressage-sandbox: {error}", file=sys.stderr)

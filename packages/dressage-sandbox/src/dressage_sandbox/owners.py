@@ -14,13 +14,14 @@ import signal
 import stat
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .cgroups import kill_group
 from .errors import SandboxStartFailed
 
-__all__ = ["Owner", "Record", "Records", "default_folder", "start_time"]
+__all__ = ["Owner", "Record", "Records", "default_folder", "group_name", "start_time", "sweep"]
 
 _CHOOSE = "choose another runtime_dir"
 
@@ -143,6 +144,23 @@ class Records:
             if time.time() - part.stat().st_mtime > 60:
                 part.unlink(missing_ok=True)
         return gone
+
+
+def group_name(owner: Owner, sandbox_id: str) -> str:
+    """Name of a sandbox's control group: it tells the owner, should the record be lost."""
+    return f"dressage-{owner.pid}-{owner.started}-{sandbox_id}"
+
+
+def sweep(parents: Iterable[Path]) -> list[Path]:
+    """Remove empty control groups of dead owners, with or without a record; returns their folders."""
+    gone = []
+    boot = _boot_id()
+    for parent in set(parents):
+        for folder in parent.glob("dressage-*-*-sb-*"):
+            pid, started = folder.name.split("-")[1:3]
+            if not Owner(int(pid), int(started), boot).alive() and _try_rmdir(folder):
+                gone.append(folder)
+    return gone
 
 
 def start_time(pid: int) -> int | None:

@@ -21,7 +21,7 @@ from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
 from .inside import wire
 from .interpreter import Interpreter, find_interpreter
 from .launch import Launcher, Process, readable
-from .owners import Owner, Record, Records, default_folder, start_time
+from .owners import Owner, Record, Records, default_folder, group_name, start_time, sweep
 from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
 from .protocol import SandboxSpec
 from .relay import Relay, parse_address
@@ -104,6 +104,7 @@ class BubblewrapProvider:
         self._records.prepare()
         self._records.reap()
         cgroups = detect() if self._use_cgroups else Cgroups(0, {})
+        sweep(cgroups.parents.values())
         return _Machine(launcher, interpreter, cgroups, seccomp.program(), Owner.this_process())
 
     async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
@@ -161,7 +162,7 @@ class BubblewrapProvider:
         sources = [*(mount.source for mount in spec.mounts), *(s for s, _ in machine.interpreter.mounts)]
         shelf = make_shelf(sources, drops_root=machine.launcher.drops_root)
         sandbox_id = f"sb-{secrets.token_hex(6)}"
-        name = f"dressage-{sandbox_id}"
+        name = group_name(machine.owner, sandbox_id)
         record = Record(
             id=sandbox_id, owner=machine.owner, label=spec.owner, created=time.time(), ttl_s=spec.ttl_s,
             cgroups=tuple(str(folder) for folder in machine.cgroups.folders(name, spec.limits)),
