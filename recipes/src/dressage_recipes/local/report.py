@@ -73,6 +73,12 @@ class Reporter:
         else:
             self._line(event)
 
+    def close(self, lines: Sequence[str]) -> None:
+        """End the display and leave these lines as the last ones."""
+        self._bar.stop()
+        for line in lines:
+            self._line(Note(line))
+
     def _begin(self, phase: Phase) -> None:
         if self._task is not None:
             self._bar.remove_task(self._task)

@@ -1,0 +1,109 @@
+"""``dressage demo`` and ``dressage train``: a run of the local loop, watched, drawn and audited."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from dressage_sandbox import SandboxError
+
+from dressage_recipes.audit import audit_run
+from dressage_recipes.errors import RecipeError, UsageError
+from dressage_recipes.events import OnEvent, Phase, Progress
+from dressage_recipes.local.config import LocalConfig, load_config
+from dressage_recipes.local.demo import run_demo
+from dressage_recipes.local.report import PICTURE, Reporter, closing_lines, draw_rewards
+
+TINY = "tiny"
+SMOLLM2 = "smollm2"
+
+
+def demo(
+    *, seed: int, steps: int | None, model: str, out: Path, cache: Path, setup_seconds: float | None
+) -> int:
+    """Run the demo in ``out``. Exit code 0 if its audit holds, else 1."""
+    with Reporter() as report:
+        found = find_model(model, cache, report)
+        config = load_config("demo" if found is None else "smollm2")
+        changes: dict[str, object] = {"seed": seed, "out": out}
+        if steps is not None:
+            changes["steps"] = steps
+        if found is not None:
+            changes["model"] = config.model.model_copy(update={"path": str(found)})
+        return _run(config.model_copy(update=changes), report, setup_seconds)
+
+
+def train(file: Path, *, cache: Path) -> int:
+    """Run the recipe that ``file`` describes. Exit code as of :func:`demo`."""
+    config = load_config(file)
+    with Reporter() as report:
+        if config.model.path:
+            found = find_model(config.model.path, cache, report)
+            path = "" if found is None else str(found)
+            config = config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+        return _run(config, report, None)
+
+
+def _run(config: LocalConfig, report: Reporter, setup_seconds: float | None) -> int:
+    try:
+        summary = run_demo(config, on_event=report, setup_seconds=setup_seconds)
+    except (ExceptionGroup, SandboxError) as error:
+        raise _in_one_line(error) from error
+    report(Phase("audit"))
+    title = f"{summary.model.rsplit('/', 1)[-1]}, seed {summary.seed}"
+    draw_rewards(
+        summary.rewards, config.out / PICTURE, title=title, cold_start=summary.cold_start.get("reward")
+    )
+    audited = audit_run(config.out)
+    report.close(closing_lines(config.out, summary.rewards, asdict(summary), audited))
+    return 0 if audited.ok else 1
+
+
+def _in_one_line(error: Exception) -> Exception:
+    """The first cause inside groups of errors; those with a fix of their own as an error of this package."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, SandboxError):
+        return RecipeError(str(error), fix="see docs/troubleshooting.md, and run `dressage doctor`")
+    return error
+
+
+def find_model(name: str, cache: Path, on_event: OnEvent) -> Path | str | None:
+    """What ``--model`` names: None for the model that the demo makes itself, a folder, or a hub's name.
+
+    Raises UsageError for a folder that lacks something, naming what; ModelFetchError for smollm2.
+    """
+    if name == TINY:
+        return None
+    if name == SMOLLM2:
+        from dressage_recipes.local.smollm2 import ensure_smollm2
+
+        on_event(Phase("fetching SmolLM2-135M-Instruct (once)", 100))
+        return ensure_smollm2(cache, lambda what, part: on_event(Progress(round(100 * part), what)))
+    folder = Path(name)
+    if folder.exists():
+        return checked_folder(folder)
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return name  # transformers may know it; where there is no hub, its error names it
+    fix = f"give {TINY}, {SMOLLM2} or a Hugging Face folder"
+    raise UsageError(f"--model {name}: no such folder", fix=fix)
+
+
+def checked_folder(folder: Path) -> Path:
+    """The folder, if it has what a causal LM with a chat template needs."""
+    if not folder.is_dir():
+        raise UsageError(f"--model {folder}: not a folder", fix="give the folder, not a file in it")
+    needs = {
+        "a config.json": ["config.json"],
+        "weights (*.safetensors)": ["*.safetensors", "pytorch_model*.bin"],
+        "a tokenizer.json": ["tokenizer.json"],
+    }
+    for what, patterns in needs.items():
+        if not any(any(folder.glob(pattern)) for pattern in patterns):
+            raise UsageError(f"--model {folder}: has no {what.removeprefix('a ')}", fix=f"it needs {what}")
+    config = folder / "tokenizer_config.json"
+    in_config = config.is_file() and '"chat_template"' in config.read_text(encoding="utf-8")
+    if not in_config and not (folder / "chat_template.jinja").is_file():
+        fix = "give an instruct model, or add its chat_template.jinja"
+        raise UsageError(f"--model {folder}: its tokenizer has no chat template", fix=fix)
+    return folder
