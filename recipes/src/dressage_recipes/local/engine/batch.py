@@ -105,7 +105,7 @@ class BatchEngine:
         return len(hit)
 
     def pause(self, mode: str) -> None:
-        """Stop stepping. ``abort`` ends what runs, ``retract`` requeues it without keys, ``in_place`` keeps it."""
+        """Stop stepping. ``abort`` ends what runs, ``retract`` requeues it keyless, ``in_place`` waits."""
         self.paused = True
         if mode == "abort":
             self.abort(None)
