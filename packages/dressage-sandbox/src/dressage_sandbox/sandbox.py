@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .arguments import check_variable
 from .cgroups import kill_group, remove_group
 from .channel import Call, Channel
 from .errors import ArgumentTooLong, InvalidSpec, SandboxError, SandboxFileError, SandboxGone
@@ -18,11 +17,10 @@ from .launch import Process
 from .owners import Record
 from .protocol import MIB, DirEntry, RunResult, SandboxSpec
 from .relay import Relay
+from .requests import OTHER_WAY, arguments_of, numbers_of, path_of, variables_of
 
 __all__ = ["BubblewrapSandbox"]
 
-_ARG_MAX = (128 << 10) - 1
-"""Longest argument or variable that Linux's exec takes (MAX_ARG_STRLEN less its NUL)."""
 _GUARD_S = 5.0
 """How much longer than its time-out a command's answer may take before the agent counts as lost."""
 _LIST_BYTES = 64 * MIB
@@ -117,26 +115,28 @@ class BubblewrapSandbox:
         limit = self.spec.limits.output_bytes if output_bytes is None else output_bytes
         if not timeout > 0 or limit < 1:
             raise InvalidSpec("timeout_s and output_bytes must be more than 0")
-        argv, stdin = _argv(command, stdin)
-        variables = self._variables(env)
+        argv = arguments_of(command)
+        variables = variables_of({**self._env, **(env or {})})
         channel = self._live()
         call = channel.start(2 * limit + 4096)
         try:
             if stdin:
                 await channel.stream(wire.STDIN, call, stdin)
             fields = [b"%d" % max(1, round(timeout * 1000)), b"%d" % limit]
-            fields += [_path(cwd or self.spec.workdir), b"%d" % len(argv), *argv]
+            fields += [path_of(cwd or self.spec.workdir), b"%d" % len(argv), *argv]
             channel.send(wire.RUN, call, wire.pack(*fields, *variables))
             last = await self._guarded(channel, call, timeout + _GUARD_S)
         except SandboxFileError as error:
             if error.errno == _E2BIG:
-                raise ArgumentTooLong("command and env together exceed what exec takes; " + _FIX) from None
+                raise ArgumentTooLong(
+                    f"command and env together exceed what exec takes; {OTHER_WAY}"
+                ) from None
             raise
         finally:
             if not call.done.done():
                 channel.send(wire.CANCEL, call)
             channel.forget(call)
-        status, timed_out, out_bytes, err_bytes, micros = _numbers(last, 5)
+        status, timed_out, out_bytes, err_bytes, micros = numbers_of(last, 5)
         return RunResult(
             exit_code=status,
             stdout=call.joined(wire.OUT),
@@ -164,16 +164,6 @@ class BubblewrapSandbox:
         finally:
             guards[-1].cancel()
 
-    def _variables(self, extra: Mapping[str, str] | None) -> list[bytes]:
-        for key, value in (extra or {}).items():
-            check_variable(key, value)
-        fields: list[bytes] = []
-        for key, value in {**self._env, **(extra or {})}.items():
-            fields += [os.fsencode(key), os.fsencode(value)]
-            if len(fields[-1]) + len(fields[-2]) + 1 > _ARG_MAX:
-                raise ArgumentTooLong(f"env {key!r} has {len(fields[-1])} bytes; " + _FIX)
-        return fields
-
     # -- files ------------------------------------------------------------------------------------------
     async def read(self, path: str, *, offset: int = 0, max_bytes: int = MIB) -> bytes:
         """At most ``max_bytes`` of a regular file from ``offset``; relative paths start at the workdir.
@@ -186,8 +176,8 @@ class BubblewrapSandbox:
             raise InvalidSpec("offset and max_bytes must not be negative")
         channel = self._live()
         call = channel.start(max_bytes)
-        channel.send(wire.READ, call, wire.pack(_path(path), b"%d" % offset, b"%d" % max_bytes))
-        (size,) = _numbers(wire.pack(await channel.answer(call, wire.ABORT)), 1)
+        channel.send(wire.READ, call, wire.pack(path_of(path), b"%d" % offset, b"%d" % max_bytes))
+        (size,) = numbers_of(wire.pack(await channel.answer(call, wire.ABORT)), 1)
         data = call.joined(wire.CHUNK)
         if len(data) != size:
             raise SandboxGone(f"the sandbox announced {size} bytes and sent {len(data)}")
@@ -205,10 +195,10 @@ class BubblewrapSandbox:
         channel = self._live()
         call = channel.start(0)
         try:
-            channel.send(wire.OPEN, call, wire.pack(_path(path), b"%d" % (mode & 0o7777)))
+            channel.send(wire.OPEN, call, wire.pack(path_of(path), b"%d" % (mode & 0o7777)))
             await channel.stream(wire.DATA, call, data)
             channel.send(wire.DONE, call)
-            (size,) = _numbers(wire.pack(await channel.answer(call, wire.ABORT)), 1)
+            (size,) = numbers_of(wire.pack(await channel.answer(call, wire.ABORT)), 1)
         finally:
             if not call.done.done():
                 channel.send(wire.ABORT, call)
@@ -225,7 +215,7 @@ class BubblewrapSandbox:
         """
         channel = self._live()
         call = channel.start(_LIST_BYTES)
-        channel.send(wire.LIST, call, _path(path))
+        channel.send(wire.LIST, call, path_of(path))
         await channel.answer(call, wire.ABORT)
         fields = [field for body in call.parts.get(wire.ENTRIES, ()) for field in wire.unpack(body)]
         try:
@@ -286,9 +276,6 @@ class BubblewrapSandbox:
         return self._channel
 
 
-_FIX = "pass it as stdin, or write() it to a file"
-
-
 def _consume(task: asyncio.Task[Any]) -> None:
     """A failure of the end is raised by terminate(); where nobody calls that, it is not 'never retrieved'."""
     if not task.cancelled():
@@ -297,39 +284,3 @@ def _consume(task: asyncio.Task[Any]) -> None:
 
 def _failed(task: asyncio.Task[Any]) -> bool:
     return task.cancelled() or task.exception() is not None
-
-
-def _argv(command: str | Sequence[str], stdin: bytes) -> tuple[list[bytes], bytes]:
-    """The argument list of a command; a shell line too long for an argument is read from a descriptor."""
-    if isinstance(command, str):
-        line = command.encode("utf-8", "surrogateescape")
-        if len(line) > _ARG_MAX:
-            raise ArgumentTooLong(f"the shell line has {len(line)} bytes; " + _FIX)
-        words = [b"/bin/sh", b"-c", line]
-    else:
-        words = [os.fsencode(word) for word in command]
-    if not words or not words[0]:
-        raise InvalidSpec("command: give a program's name")
-    for word in words:
-        if b"\0" in word:
-            raise InvalidSpec("command: an argument cannot hold a NUL byte; " + _FIX)
-        if len(word) > _ARG_MAX:
-            raise ArgumentTooLong(f"command: an argument has {len(word)} bytes; " + _FIX)
-    return words, stdin
-
-
-def _path(path: str) -> bytes:
-    raw = os.fsencode(path)
-    if not raw or b"\0" in raw:
-        raise InvalidSpec(f"path {path!r} is empty or holds a NUL byte")
-    return raw
-
-
-def _numbers(body: bytes, count: int) -> list[int]:
-    try:
-        fields = wire.unpack(body)
-    except ValueError:
-        fields = []
-    if len(fields) != count or not all(field.isdigit() and len(field) < 20 for field in fields):
-        raise SandboxGone("the sandbox sent a broken answer")
-    return [int(field) for field in fields]

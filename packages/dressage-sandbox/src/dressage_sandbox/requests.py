@@ -1,0 +1,76 @@
+"""Calls as the agent takes them, and its answers; what no exec or file system would take is refused here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from .arguments import check_variable
+from .errors import ArgumentTooLong, InvalidSpec, SandboxGone
+from .inside import wire
+
+__all__ = ["OTHER_WAY", "arguments_of", "numbers_of", "path_of", "variables_of"]
+
+OTHER_WAY = "pass it as stdin, or write() it to a file"
+_ARG_MAX = (128 << 10) - 1
+"""Longest argument or variable that Linux's exec takes (MAX_ARG_STRLEN less its NUL)."""
+
+
+def arguments_of(command: str | Sequence[str]) -> list[bytes]:
+    """The argument list of a command; a str is a line for /bin/sh, which is no login shell and keeps PATH.
+
+    Raises:
+        InvalidSpec, ArgumentTooLong: says which argument and what to do instead.
+    """
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    raw = [os.fsencode(word) for word in words]
+    if not raw or not raw[0]:
+        raise InvalidSpec("command: give a program's name")
+    for number, word in enumerate(raw):
+        if b"\0" in word:
+            raise InvalidSpec(f"command: argument {number} holds a NUL byte; {OTHER_WAY}")
+        if len(word) > _ARG_MAX:
+            raise ArgumentTooLong(f"command: argument {number} has {len(word)} bytes; {OTHER_WAY}")
+    return raw
+
+
+def variables_of(env: Mapping[str, str]) -> list[bytes]:
+    """Names and values in turns.
+
+    Raises:
+        InvalidSpec, ArgumentTooLong: names the variable.
+    """
+    fields: list[bytes] = []
+    for key, value in env.items():
+        check_variable(key, value)
+        fields += [os.fsencode(key), os.fsencode(value)]
+        if len(fields[-1]) + len(fields[-2]) + 1 > _ARG_MAX:
+            raise ArgumentTooLong(f"env {key!r} has {len(fields[-1])} bytes; {OTHER_WAY}")
+    return fields
+
+
+def path_of(path: str) -> bytes:
+    """A path of the inside.
+
+    Raises:
+        InvalidSpec: no file can have it.
+    """
+    raw = os.fsencode(path)
+    if not raw or b"\0" in raw:
+        raise InvalidSpec(f"path {path!r} is empty or holds a NUL byte")
+    return raw
+
+
+def numbers_of(body: bytes, count: int) -> list[int]:
+    """The ``count`` numbers of an answer.
+
+    Raises:
+        SandboxGone: it is not such an answer.
+    """
+    try:
+        fields = wire.unpack(body)
+    except ValueError:
+        fields = []
+    if len(fields) != count or not all(field.isdigit() and len(field) < 20 for field in fields):
+        raise SandboxGone("the sandbox sent a broken answer")
+    return [int(field) for field in fields]
