@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -91,7 +93,6 @@ class Recorder:
     engine: ScriptedEngine
     store: Path
     tokenizer: Tokenizer
-    control_key: str
 
     def script(self, replies: Sequence[str]) -> None:
         """Let the engine answer reply n of a conversation with ``replies[n]`` (the last one repeats)."""
@@ -107,30 +108,62 @@ class Recorder:
         self.engine.policy = policy
 
 
-@pytest.fixture
-async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
-    """`dressage-proxy serve` as a process of its own."""
-    folder = write_toy_tokenizer(tmp_path / "tokenizer")
+@contextmanager
+def engine_in_a_thread(engine: ScriptedEngine) -> Iterator[str]:
+    """Serve ``engine`` on a loop of its own, so that it outlives one test's; yields its URL."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    serving = serve_scripted(engine)
+    try:
+        yield asyncio.run_coroutine_threadsafe(serving.__aenter__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(serving.__aexit__(None, None, None), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@dataclass
+class Chain:
+    """What `dressage-proxy serve` said when it was ready, and what is behind it."""
+
+    control_url: str
+    control_key: str
+    engine: ScriptedEngine
+    store: Path
+    tokenizer: Tokenizer
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """`dressage-proxy serve` as a process of its own, control plane apart, over a scripted engine."""
+    place = tmp_path_factory.mktemp("chain")
+    folder, store = write_toy_tokenizer(place / "tokenizer"), place / "store"
     engine = ScriptedEngine(weight_version="7")
-    async with serve_scripted(engine) as engine_url:
-        store = tmp_path / "store"
-        process = await asyncio.create_subprocess_exec(
+    with engine_in_a_thread(engine) as engine_url:
+        command = [
             sys.executable, "-m", "dressage_proxy.cli", "serve", "--tokenizer", folder,
-            "--engine", engine_url, "--store", store, "--port", "0", "--store-retain",
+            "--engine", engine_url, "--store", store, "--port", "0", "--control-port", "0", "--store-retain",
             "--log-level", "warning", "--context-window", "4096",
-            stdout=asyncio.subprocess.PIPE, env={"PATH": os.environ["PATH"]},
-        )  # fmt: skip
+        ]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
         try:
             assert process.stdout is not None
-            line = await asyncio.wait_for(process.stdout.readline(), 30)
-            ready = json.loads(line)
-            key = await asyncio.to_thread(Path(ready["control_key_file"]).read_text)
-            async with ProxyClient(ready["control_url"], key) as client:
-                tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-                yield Recorder(client, engine, store, tokenizer, key)
+            ready = json.loads(process.stdout.readline())
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            key = Path(ready["control_key_file"]).read_text()
+            yield Chain(ready["control_url"], key, engine, store, tokenizer)
         finally:
             process.terminate()
-            await process.communicate()
+            process.communicate(timeout=20)
+
+
+@pytest.fixture
+async def recorder(chain: Chain) -> AsyncIterator[Recorder]:
+    """A control client of the running proxy, and the engine's script."""
+    async with ProxyClient(chain.control_url, chain.control_key) as client:
+        yield Recorder(client, chain.engine, chain.store, chain.tokenizer)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,53 @@ async def test_a_program_with_the_openai_client_inside_is_recorded_graded_and_au
     assert report.ok, report.findings
     assert report.proven_tokens == result.finalize.trained_tokens > 0
     assert bubblewrap.live() == []
+
+
+PROBE = """
+import json, os, urllib.error, urllib.request
+base = os.environ["OPENAI_BASE_URL"]
+root = base.split("/s/")[0]
+def status(url, method="GET"):
+    request = urllib.request.Request(url, method=method, data=b"{}" if method == "POST" else None)
+    try:
+        return urllib.request.urlopen(request, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError as error:
+        return type(error).__name__
+secrets = [name for name in os.environ if "KEY" in name and os.environ[name] != "not-a-key"]
+answers = [status(base + "/models"), status(root + "/sessions", "POST"), status(root + "/rollout")]
+print(json.dumps([*answers, status("%s"), secrets]))
+"""
+
+
+async def test_p7_the_program_reaches_its_own_session_and_neither_control_plane_nor_host(
+    recorder, bubblewrap, inside_python
+):
+    control = str(recorder.client._http.base_url) + "/health"
+    task = Task("b", prompt="probe", files={"probe.py": (PROBE % control).encode()})
+    config = BlackboxConfig(args=(inside_python[1], "probe.py"))
+    result = await BlackboxPaddock(bubblewrap, recorder.client, blackbox=config).run(task)
+    assert result.failure_class is FailureClass.COMPLETED, result.ending
+    models, sessions, rollout, host, secrets = json.loads(result.agent_output)
+    assert models == 200
+    assert {sessions, rollout} <= {404, 405}
+    assert host == "URLError"
+    assert secrets == []
+
+
+async def test_p7_a_program_that_is_cancelled_is_gone_with_all_it_started(recorder, bubblewrap):
+    started = asyncio.Event()
+    paddock = BlackboxPaddock(
+        bubblewrap,
+        recorder.client,
+        blackbox=BlackboxConfig(args=("sh", "-c", "setsid sleep 300 & sleep 300")),
+        on_event=lambda event: started.set() if event.name == "ready" else None,
+    )
+    task = asyncio.create_task(paddock.run(Task("b", prompt="wait")))
+    await asyncio.wait_for(started.wait(), 10)
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (bubblewrap.live(), paddock.live_leases) == ([], 0)

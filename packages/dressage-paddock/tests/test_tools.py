@@ -35,6 +35,8 @@ async def do(box: FakeSandbox, name: str, arguments: str) -> tuple[str, bool]:
         ("shell", '{"command": "x", "cwd": "/"}', "unknown argument 'cwd'"),
         ("read", '{"path": "a", "offset": true}', "'offset' is bool: give a integer"),
         ("read", '{"path": "a", "offset": -1}', "negative"),
+        ("write", '{"path": "\\ud800", "content": ""}', "lone surrogate"),
+        ("shell", '{"command": "\\udc80"}', "lone surrogate"),
         ("read", '{"path": "none"}', "No such file"),
         ("write", '{"path": "d/", "content": ""}', "directory"),
     ],

@@ -195,3 +195,13 @@ async def test_text_calls_need_no_tool_grammar(fakes):
 def test_a_text_protocol_that_cannot_work_is_refused(arguments, told):
     with pytest.raises(TaskError, match=told):
         TextCallProtocol(**arguments)
+
+
+async def test_a_listener_that_raises_changes_no_rollout(fakes, caplog):
+    def broken(event):
+        raise ZeroDivisionError
+
+    parts = fakes([say("done")], on_event=broken)
+    assert (await parts.paddock.run(TASK)).failure_class is FailureClass.COMPLETED
+    assert "the listener failed on the event 'ended'" in caplog.text
+    parts.assert_nothing_left()

@@ -27,7 +27,15 @@ from dressage_paddock.retry import run_with_retries
 from dressage_paddock.rollout import Rollout
 from dressage_paddock.task import GraderOnly, PublicTask, RunnerOnly, Task, TaskLimits
 from dressage_paddock.toolprotocol import CallOutcome, NativeCallProtocol, TextCallProtocol, ToolProtocol
-from dressage_paddock.tools import ReadTool, ShellTool, Tool, ToolBounds, WriteTool, default_tools
+from dressage_paddock.tools import (
+    ReadTool,
+    ShellTool,
+    Tool,
+    ToolBounds,
+    WriteTool,
+    default_tools,
+    tool_schema,
+)
 from dressage_paddock.whitebox import WhiteboxAgent, WhiteboxConfig, WhiteboxPaddock
 
 __all__ = [
@@ -86,4 +94,5 @@ __all__ = [
     "classify",
     "default_tools",
     "run_with_retries",
+    "tool_schema",
 ]

@@ -13,7 +13,7 @@ from dressage_sandbox.protocol import SandboxProvider
 
 from dressage_paddock.agent import Agent
 from dressage_paddock.errors import InfrastructureError, TaskError
-from dressage_paddock.events import OnEvent, RolloutEvent, ignore_event
+from dressage_paddock.events import OnEvent, RolloutEvent, guarded, ignore_event
 from dressage_paddock.gateway import ModelGateway
 from dressage_paddock.lease import Lease, LeaseBook, SessionRequest
 from dressage_paddock.result import Grader, RolloutResult
@@ -53,7 +53,7 @@ class Paddock:
         self._gateway = gateway
         self._agent = agent
         self._config = config or PaddockConfig()
-        self._on_event = on_event
+        self._on_event = guarded(on_event)
         self._book = LeaseBook()
 
     @property

@@ -114,7 +114,7 @@ class WriteTool:
 
     async def call(self, sandbox: Sandbox, arguments: Mapping[str, Any], bounds: ToolBounds) -> str:
         """How many bytes were written."""
-        data = arguments["content"].encode("utf-8", errors="surrogatepass")
+        data = arguments["content"].encode()
         await sandbox.write(arguments["path"], data)
         return f"wrote {len(data)} bytes to {arguments['path']}"
 
@@ -184,4 +184,15 @@ def check_arguments(schema: JsonObject, text: str) -> dict[str, Any]:
         is_bool = isinstance(given, bool)
         if not isinstance(given, _TYPES[wanted]) or (is_bool and wanted != "boolean"):
             raise ToolError(f"the argument {name!r} is {type(given).__name__}: give a {wanted}")
+        if isinstance(given, str) and not _is_unicode(given):
+            raise ToolError(f"the argument {name!r} holds a lone surrogate: give valid Unicode")
     return value
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can spell what UTF-8 cannot: half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
