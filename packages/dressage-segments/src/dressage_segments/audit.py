@@ -103,7 +103,7 @@ def _accounts(
     """P2: every sampled token of the log is trained once, or is among the lost."""
     sampled = trained_once = 0
     for call in calls:
-        sampled += len(call.output_ids)
+        sampled += len(call.output_ids) + call.dropped_tokens
         counts = trained.get(call.call_id)
         if counts is None:
             continue

@@ -31,6 +31,7 @@ class LoggedCall:
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     loss: LossCause | None
+    dropped_tokens: int
 
 
 def logged_calls(records: Iterable[LogRecord]) -> dict[str, LoggedCall]:
@@ -55,6 +56,7 @@ def logged_calls(records: Iterable[LogRecord]) -> dict[str, LoggedCall]:
                 turn.logprobs[piece],
                 turn.versions[piece],
                 loss,
+                call.dropped_tokens,
             )
     return calls
 

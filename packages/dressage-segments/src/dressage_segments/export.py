@@ -132,6 +132,8 @@ def _count_losses(
             why = whole or cause or lost_as
             if why is not None and call.output_tokens:
                 lost[why.value] += call.output_tokens
+            if call.dropped_tokens:
+                lost[LossCause.PAST_STOP.value] += call.dropped_tokens
     return dict(lost)
 
 

@@ -21,6 +21,7 @@ from dressage_segments.vocabulary import BranchKind, FailureClass, Mark
 
 RECORD_SCHEMA = "dressage.record/1"
 
+_CALL_FIELDS = tuple(field.name for field in dataclasses.fields(EngineCall))
 _TURN_ARRAYS = ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions")
 
 
@@ -56,15 +57,16 @@ def info_from_record(record: LogRecord) -> SessionInfo:
     return SessionInfo(**{name: record.meta[name] for name in names})
 
 
-def turn_to_record(turn: Turn) -> LogRecord:
-    """A turn as a ``turn`` record; the arrays are the turn's own."""
+def turn_to_record(turn: Turn, mark: Mark | None = None) -> LogRecord:
+    """A turn as a ``turn`` record; the arrays are the turn's own. With ``mark`` the turn and what is known of
+    it from the start are one record, so that no crash can keep the one without the other."""
     meta: dict[str, Any] = {
         "session_id": turn.session_id,
         "index": turn.index,
         "parent": turn.parent,
         "kind": turn.kind.value,
         "cut_reason": turn.cut_reason,
-        "calls": [dataclasses.asdict(call) for call in turn.calls],
+        "calls": [_call_to_json(call) for call in turn.calls],
         "finish_reason": turn.finish_reason,
         "tools_hash": turn.tools_hash,
         "input_keys": list(turn.input_keys),
@@ -72,7 +74,24 @@ def turn_to_record(turn: Turn) -> LogRecord:
         "sampling": dict(turn.sampling),
         "extra": dict(turn.extra),
     }
+    if mark is not None:
+        meta["mark"] = mark.value
     return LogRecord("turn", meta, {name: getattr(turn, name) for name in _TURN_ARRAYS})
+
+
+def _call_to_json(call: EngineCall) -> dict[str, Any]:
+    """By hand: ``dataclasses.asdict`` copies each value deeply, on every turn's path."""
+    return {name: getattr(call, name) for name in _CALL_FIELDS}
+
+
+def first_mark_from_record(record: LogRecord) -> Mark | None:
+    """The mark that a ``turn`` record carries itself. Raises BufferFormatError."""
+    _expect(record, "turn")
+    value = record.meta.get("mark")
+    try:
+        return None if value is None else Mark(value)
+    except ValueError as error:
+        raise BufferFormatError(f"turn record: {error}") from error
 
 
 def turn_from_record(record: LogRecord) -> Turn:

@@ -6,7 +6,12 @@ from collections.abc import Iterable
 
 from dressage_segments.errors import BufferFormatError
 from dressage_segments.protocols import LogRecord
-from dressage_segments.records import info_from_record, mark_from_record, turn_from_record
+from dressage_segments.records import (
+    first_mark_from_record,
+    info_from_record,
+    mark_from_record,
+    turn_from_record,
+)
 from dressage_segments.tree import TrajectoryTree
 
 
@@ -21,7 +26,11 @@ def tree_from_records(records: Iterable[LogRecord]) -> TrajectoryTree:
         if tree is None:
             tree = TrajectoryTree(info_from_record(record))
         elif record.kind == "turn":
-            tree.add(turn_from_record(record))
+            turn = turn_from_record(record)
+            tree.add(turn)
+            first = first_mark_from_record(record)
+            if first is not None:
+                tree.mark(turn.index, first)
         elif record.kind == "mark":
             tree.mark(*mark_from_record(record))
     if tree is None:

@@ -75,8 +75,8 @@ class TrajectoryTree:
 
     @property
     def sampled_tokens(self) -> int:
-        """Every output token that any turn keeps."""
-        return sum(len(turn.output_ids) for turn in self._turns)
+        """Every token that any turn's calls sampled."""
+        return sum(turn.sampled_tokens for turn in self._turns)
 
     def turn(self, index: int) -> Turn:
         """Turn ``index``. Raises UnknownTurnError."""

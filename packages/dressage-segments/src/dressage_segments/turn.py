@@ -55,12 +55,14 @@ class EngineCall:
     """The stop id or string that the engine named."""
     untrainable: str = ""
     """Empty, or the :class:`LossCause` for which this call's tokens get mask 0 (promise P3)."""
+    dropped_tokens: int = 0
+    """How many more ids were sampled past a stop string; they are in no context, and counted as lost."""
 
     def __post_init__(self) -> None:
         if not self.call_id:
             raise InvalidFieldError("call_id", "is empty", "give the rid that the engine saw")
-        if self.prompt_tokens < 0 or self.output_tokens < 0:
-            raise InvalidFieldError("prompt_tokens/output_tokens", "must not be negative")
+        if min(self.prompt_tokens, self.output_tokens, self.dropped_tokens) < 0:
+            raise InvalidFieldError("prompt_tokens/output_tokens/dropped_tokens", "must not be negative")
         if self.finish_reason not in FINISH_REASONS:
             raise InvalidFieldError(
                 "finish_reason", f"is {self.finish_reason!r}, not one of {FINISH_REASONS}"
@@ -123,6 +125,11 @@ class Turn:
             raise InvalidFieldError(
                 "parent", f"is {self.parent}, must be ROOT (-1) or a turn before index {self.index}"
             )
+
+    @property
+    def sampled_tokens(self) -> int:
+        """What its calls sampled: ``output_ids`` and what was dropped past a stop string."""
+        return len(self.output_ids) + sum(call.dropped_tokens for call in self.calls)
 
     def validate(self) -> None:
         """Check the values too, O(tokens added). Raises InvalidFieldError naming the column."""

@@ -51,6 +51,8 @@ class LossCause(StrEnum):
     ABANDONED_BRANCH = "abandoned_branch"
     HELPER_CALL = "helper_call"
     MISSING_LOGPROBS = "missing_logprobs"
+    PAST_STOP = "past_stop"
+    """Sampled after the stop string that ended the reply: no turn keeps it."""
     MISALIGNED = "misaligned"
     """ids, logprobs and the completion count of a call disagree (promise P3)."""
     VERSION_RULE = "version_rule"
