@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import numpy as np
 import pytest
+from dressage_proxy.controller import Controller
 from dressage_proxy.engine.client import EngineClient
 from dressage_proxy.engine.scripted import (
     Fault,
@@ -20,7 +21,9 @@ from dressage_proxy.engine.scripted import (
     serve_scripted,
 )
 from dressage_proxy.errors import EngineError
-from dressage_segments import LossCause
+from dressage_proxy.generation import Generator, Prompt, Reply
+from dressage_proxy.sampling import Effective
+from dressage_segments import IdsDigest, LossCause
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -292,13 +295,20 @@ ABSORBED = (Fault.DROP, Fault.BUSY, Fault.SERVER_ERROR, Fault.UNAVAILABLE, Fault
 REFUSED = (Fault.BAD_REQUEST, Fault.NO_JSON)
 
 
-async def asked(engine: ScriptedEngine, attempts: int = 2, dispatch_version: int = 9):
-    async with (
-        serve_scripted(engine) as url,
-        EngineClient([url], timeout_s=10, attempts=attempts) as client,
-    ):
+async def asked(engine: ScriptedEngine, dispatch_version: int = 9):
+    async with serve_scripted(engine) as url, EngineClient([url], timeout_s=10) as client:
         ids = np.array(PROMPT, np.int32)
         return await client.generate(url, "a" * 32, ids, PARAMS, dispatch_version)
+
+
+async def sampled(engine: ScriptedEngine) -> Reply:
+    """A reply of two tries at most."""
+    async with serve_scripted(engine) as url, EngineClient([url], timeout_s=10) as client:
+        generator = Generator(client, Controller(client), (STOP,), str, 2)
+        ids = np.array(PROMPT, np.int32)
+        reply = Reply()
+        await generator.sample("s", Prompt(ids, IdsDigest(ids)), Effective({}, {}, 64), reply)
+        return reply
 
 
 @pytest.mark.parametrize("fault", UNTRAINABLE)
@@ -314,10 +324,12 @@ async def test_a_reply_whose_evidence_disagrees_is_untrainable_with_its_cause(fa
 async def test_a_fault_that_may_pass_is_tried_again(fault: Fault) -> None:
     engine = ScriptedEngine(slow_s=0.01)
     engine.inject(fault)
-    result = await asked(engine)
-    assert result.untrainable == ""
+    reply = await sampled(engine)
+    (call,) = reply.calls
+    assert call.untrainable == ""
     assert len(engine.requests) == (1 if fault is Fault.SLOW else 2)
-    assert result.output_ids.tolist() == engine.requests[-1].output_ids
+    assert reply.ids.tolist() == engine.requests[-1].output_ids
+    assert call.call_id == engine.requests[-1].rid
 
 
 @pytest.mark.parametrize("fault", ABSORBED[:-1])
@@ -325,7 +337,7 @@ async def test_a_fault_that_stays_is_an_engine_error_with_the_number_of_tries(fa
     engine = ScriptedEngine()
     engine.inject(fault, fault)
     with pytest.raises(EngineError, match="2 tries"):
-        await asked(engine)
+        await sampled(engine)
 
 
 @pytest.mark.parametrize("fault", REFUSED)
@@ -333,7 +345,7 @@ async def test_a_refusal_or_a_stranger_is_an_engine_error_at_once(fault: Fault) 
     engine = ScriptedEngine()
     engine.inject(fault)
     with pytest.raises(EngineError):
-        await asked(engine)
+        await sampled(engine)
     assert len(engine.requests) == 1
 
 

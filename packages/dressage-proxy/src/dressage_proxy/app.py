@@ -46,11 +46,9 @@ class Proxy:
     def build(cls, config: ProxyConfig, store: Store, codec: ChatCodec) -> Proxy:
         """Wire the parts; nothing is opened yet."""
         metrics = Metrics()
-        engines = EngineClient(
-            config.engines, timeout_s=config.engine_timeout_s, attempts=config.engine_attempts
-        )
+        engines = EngineClient(config.engines, timeout_s=config.engine_timeout_s)
         controller = Controller(engines)
-        generator = Generator(engines, controller, codec.stop_token_ids, codec.decode)
+        generator = Generator(engines, controller, codec.stop_token_ids, codec.decode, config.engine_attempts)
         pipeline = Pipeline(config, codec, store, generator, metrics)
         sessions = Sessions(config, store, pipeline, controller, metrics)
         return cls(config, store, engines, controller, pipeline, sessions, metrics)

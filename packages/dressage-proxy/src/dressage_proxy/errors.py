@@ -11,6 +11,7 @@
     │   ├── UnauthorizedError        401: wrong or missing control key
     │   ├── ContextOverflowError     400: the prompt does not fit the context window
     │   └── EngineError              503: the engine failed and nothing could be kept
+    │       └── PassingEngineError   it may pass: no token was accepted, the call may be made again
     └── ClientGoneError              the client left while its reply was made; nothing is sent
 """
 
@@ -99,6 +100,31 @@ class EngineError(RequestError):
 
     status = 503
     code = "engine_unavailable"
+
+
+class PassingEngineError(EngineError):
+    """A failure that may pass, of a call of which no token was accepted.
+
+    ``delay_s`` is how long the engine asks to wait, if it does; ``unreachable`` says that no connection was
+    made; ``lost`` that the engine may be sampling still, for nobody.
+    """
+
+    def __init__(
+        self, message: str, *, delay_s: float | None = None, unreachable: bool = False, lost: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.delay_s = delay_s
+        self.unreachable = unreachable
+        self.lost = lost
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_passing, (self.message, self.delay_s, self.unreachable, self.lost)
+
+
+def _rebuild_passing(
+    message: str, delay_s: float | None, unreachable: bool, lost: bool
+) -> PassingEngineError:
+    return PassingEngineError(message, delay_s=delay_s, unreachable=unreachable, lost=lost)
 
 
 class ClientGoneError(ProxyError):

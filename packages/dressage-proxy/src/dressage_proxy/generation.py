@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
-from dressage_segments import EngineCall, IdsDigest
+from dressage_segments import EngineCall, IdsDigest, LossCause
 from numpy.typing import NDArray
 
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.client import EngineClient
 from dressage_proxy.engine.wire import NOTHING, CallResult
-from dressage_proxy.errors import EngineError
+from dressage_proxy.errors import EngineError, PassingEngineError
 from dressage_proxy.sampling import Effective
 
 _T = TypeVar("_T", bound=np.generic)
 _EMPTY_ABORTS = 8
 _EMPTY_ABORT_S = 0.05
+_BACKOFF_S = 0.1
+_BACKOFF_CAP_S = 5.0
 _DRAIN_S = 2.0
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What the bytes of a character decode to before its last id."""
 _REPEAT_ABORT_S = 0.25
 
 
@@ -33,11 +39,18 @@ class Reply:
     pieces: list[CallResult] = field(default_factory=list)
     calls: list[EngineCall] = field(default_factory=list)
     finish_reason: str = "abort"
+    matched: int | str | None = None
+    """The stop id or string that ended it."""
 
     @property
     def tokens(self) -> int:
-        """Ids sampled so far."""
+        """Ids kept so far."""
         return sum(len(piece.output_ids) for piece in self.pieces)
+
+    @property
+    def sampled(self) -> int:
+        """Ids sampled so far, with those that were dropped past a stop string."""
+        return sum(call.output_tokens + call.dropped_tokens for call in self.calls)
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -72,11 +85,14 @@ class Generator:
         controller: Controller,
         stop_token_ids: tuple[int, ...],
         decode: Callable[[NDArray[np.int32]], str],
+        attempts: int,
     ) -> None:
+        """``attempts`` are the tries of one engine call before any of its tokens is accepted."""
         self._engines = engines
         self._controller = controller
         self._stop_token_ids = stop_token_ids
         self._decode = decode
+        self._attempts = attempts
 
     async def sample(self, session_id: str, prompt: Prompt, sampling: Effective, reply: Reply) -> None:
         """Fill ``reply`` until it stops, is full, or the task is cancelled; what was sampled stays in it.
@@ -91,8 +107,7 @@ class Generator:
                 reply.finish_reason = "length"
                 return
             result = await self._call(session_id, prompt, sampling, reply, left)
-            if result.finish_reason != "abort":
-                reply.finish_reason = result.finish_reason
+            if reply.finish_reason != "abort":
                 return
             if len(result.output_ids) or self._controller.holds(session_id):
                 empty = 0
@@ -105,45 +120,65 @@ class Generator:
     async def _call(
         self, session_id: str, prompt: Prompt, sampling: Effective, reply: Reply, left: int
     ) -> CallResult:
-        engine = self._engines.choose(session_id)
-        rid = uuid.uuid4().hex
+        """One call whose tokens are accepted, after as many tries as it takes. Raises EngineError.
+
+        Each try has a rid of its own and may go to another engine. Between tries nothing is in flight, so
+        that a pause does not wait for a back-off.
+        """
+        said = sampling.recorded.get("stop", ())
         ids = prompt.ids if not reply.pieces else np.concatenate([prompt.ids, reply.ids])
-        digest = prompt.digest.copy()
-        digest.update(reply.ids)
+        digest = prompt.digest.copy().update(reply.ids).hexdigest()
         params = sampling.engine_params(left, self._stop_token_ids)
+        for attempt in itertools.count(1):
+            asked = _Asked(uuid.uuid4().hex, self._engines.choose(session_id), ids, digest, left, said)
+            try:
+                return await self._attempt(session_id, asked, params, reply)
+            except PassingEngineError as error:
+                if attempt >= self._attempts:
+                    raise EngineError(f"{error} ({attempt} tries)", retry_after_s=5) from error
+                await asyncio.sleep(_backoff(attempt) if error.delay_s is None else error.delay_s)
+        raise AssertionError("unreachable")
+
+    async def _attempt(
+        self, session_id: str, asked: _Asked, params: dict[str, Any], reply: Reply
+    ) -> CallResult:
+        engine, rid = asked.engine, asked.rid
         async with self._controller.call(session_id, rid, engine) as version:
-            task = asyncio.create_task(self._engines.generate(engine, rid, ids, params, version))
+            task = asyncio.create_task(self._engines.generate(engine, rid, asked.ids, params, version))
             try:
                 result = await asyncio.shield(task)
             except asyncio.CancelledError:
-                result = await self._abandoned(engine, rid, task)
-                self._keep(reply, result, rid, engine, len(ids), digest.hexdigest(), left)
+                self._keep(reply, await self._abandoned(engine, rid, task), asked)
+                raise
+            except PassingEngineError as error:
+                if error.lost:
+                    await self._engines.abort(engine, rid)
                 raise
             # Still inside: a cancellation on the way out must find the tokens in the reply.
-            return self._keep(reply, result, rid, engine, len(ids), digest.hexdigest(), left)
+            return self._keep(reply, result, asked)
 
-    def _keep(
-        self, reply: Reply, result: CallResult, rid: str, engine: str, prompt: int, digest: str, left: int
-    ) -> CallResult:
-        """Put a call's output into the reply. Raises EngineError when it is longer than was asked for."""
-        if len(result.output_ids) > left:
-            raise EngineError(f"the engine returned {len(result.output_ids)} tokens of at most {left}")
-        result = self._cut_at_stop(result)
-        if len(result.output_ids) or result.finish_reason != "abort":
-            reply.pieces.append(result)
+    def _keep(self, reply: Reply, result: CallResult, asked: _Asked) -> CallResult:
+        """Put a call's output into the reply, up to what ends it."""
+        if len(result.output_ids) > asked.left:
+            result = replace(result, untrainable=LossCause.MISALIGNED.value)
+        kept, finish, matched = self._cut_at_stop(reply, result, asked.stop)
+        if len(kept.output_ids) or finish != "abort":
+            reply.pieces.append(kept)
             reply.calls.append(
                 EngineCall(
-                    call_id=rid,
-                    prompt_tokens=prompt,
-                    prompt_digest=digest,
-                    output_tokens=len(result.output_ids),
-                    finish_reason=result.finish_reason,
-                    engine=engine,
-                    matched=result.matched,
-                    untrainable=result.untrainable,
+                    call_id=asked.rid,
+                    prompt_tokens=len(asked.ids),
+                    prompt_digest=asked.digest,
+                    output_tokens=len(kept.output_ids),
+                    finish_reason=kept.finish_reason,
+                    engine=asked.engine,
+                    matched=kept.matched,
+                    untrainable=kept.untrainable,
+                    dropped_tokens=len(result.output_ids) - len(kept.output_ids),
                 )
             )
-        return result
+            reply.finish_reason, reply.matched = finish, matched
+        return kept
 
     async def _abandoned(self, engine: str, rid: str, task: asyncio.Task[CallResult]) -> CallResult:
         """What the engine had sampled when the turn was cancelled: it is told to abort, and its answer is
@@ -160,21 +195,55 @@ class Generator:
             return NOTHING
         return task.result()
 
-    def _cut_at_stop(self, result: CallResult) -> CallResult:
-        """Keep ids up to the one that completed the stop string: a decoding step may go past it (C15)."""
-        if result.finish_reason != "stop" or not isinstance(result.matched, str) or not result.matched:
-            return result
-        place = self._decode(result.output_ids).rfind(result.matched)
-        if place < 0:
-            return result
-        low, high = 1, len(result.output_ids)
+    def _cut_at_stop(
+        self, reply: Reply, result: CallResult, stop: Sequence[str]
+    ) -> tuple[CallResult, str, int | str | None]:
+        """The call, cut after the id that completed a stop string, with how the reply ends and at what.
+
+        A decoding step may go past the stop string that the engine names (case C15). One that a pause split
+        is seen by no engine, since each call looks at its own output alone: then the reply's text tells.
+        """
+        named = result.matched if result.finish_reason == "stop" and result.matched else None
+        unchanged = result, result.finish_reason, result.matched
+        if not isinstance(named, str) and not (stop and reply.pieces and len(result.output_ids)):
+            return unchanged
+        before = reply.ids
+        ids = np.concatenate([before, result.output_ids])
+        text = self._decode(ids)
+        place, found = text.rfind(named) if isinstance(named, str) else -1, named
+        if reply.pieces:
+            border = len(self._decode(before).rstrip(_UNFINISHED))
+            split = [(text.find(end, max(0, border - len(end) + 1)), end) for end in stop]
+            split = [(start, end) for start, end in split if 0 <= start < border]
+            if isinstance(named, str) and place + len(named) <= border:
+                place = -1  # of an earlier call: not what ended this one
+            place, found = min(split, default=(place, found), key=lambda item: item[0])
+        if place < 0 or not isinstance(found, str):
+            return unchanged
+        low, high = 0, len(result.output_ids)
         while low < high:
             middle = (low + high) // 2
-            if self._decode(result.output_ids[:middle]).rfind(result.matched) >= place:
+            if self._decode(ids[: len(before) + middle]).rfind(found) >= place:
                 high = middle
             else:
                 low = middle + 1
-        return result.first(low)
+        return result.first(low), "stop", found
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One try of an engine call: ``ids`` int32 [T] and their digest, and how many tokens it may sample."""
+
+    rid: str
+    engine: str
+    ids: NDArray[np.int32]
+    digest: str
+    left: int
+    stop: Sequence[str]
+
+
+def _backoff(attempt: int) -> float:
+    return min(_BACKOFF_CAP_S, _BACKOFF_S * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
 def _join(arrays: list[NDArray[_T]], dtype: type[_T]) -> NDArray[_T]:

@@ -94,6 +94,7 @@ class Pipeline:
         )
         attempt = self._attempts.get(identity)
         if attempt is None or attempt.abandoned or attempt.task.done():
+            self._check_limits(session)
             task = asyncio.create_task(self._turn(session, request, place))
             attempt = Attempt(task)
             self._attempts[identity] = attempt
@@ -132,8 +133,12 @@ class Pipeline:
 
     def _mark_undelivered(self, session: Session, turn: int) -> None:
         self.sink.append(session.id, mark_to_record(turn, Mark.UNDELIVERED))
-        session.tree.mark(turn, Mark.UNDELIVERED)
-        self.metrics.undelivered.inc()
+        self._marked(session, turn, Mark.UNDELIVERED)
+
+    def _marked(self, session: Session, turn: int, mark: Mark) -> None:
+        session.tree.mark(turn, mark)
+        if mark is Mark.UNDELIVERED:
+            self.metrics.undelivered.inc()
 
     async def end_attempts(self, session: Session) -> None:
         """Abort every reply in the making of a session; each is recorded as undelivered."""
@@ -156,9 +161,8 @@ class Pipeline:
             with self.metrics.phase("engine"):
                 await self.generator.sample(session.id, planned.prompt, sampling, reply)
         except (asyncio.CancelledError, RequestError):
-            if reply.tokens and session.state is State.OPEN:
-                turn, _ = self._commit(session, request, planned, sampling, reply)
-                self._mark_undelivered(session, turn.index)
+            if reply.sampled and session.state is State.OPEN:
+                self._commit(session, request, planned, sampling, reply, Mark.UNDELIVERED)
             raise
         if session.state is not State.OPEN:
             raise GoneError(f"session {session.id} is {session.state}")
@@ -176,19 +180,25 @@ class Pipeline:
 
     def _check_limits(self, session: Session) -> None:
         limits, tree = session.limits, session.tree
-        others = self.in_flight(session.id) - 1
-        if limits.max_steps is not None and len(tree) + others >= limits.max_steps:
+        steps = len(tree) + self.in_flight(session.id)
+        if limits.max_steps is not None and steps >= limits.max_steps:
             raise RequestError(
                 f"the session's {limits.max_steps} steps are used up", code="max_steps_reached"
             )
-        if limits.max_total_tokens is not None and tree.sampled_tokens >= limits.max_total_tokens:
+        self._tokens_left(session)
+
+    def _tokens_left(self, session: Session) -> int | None:
+        limit = session.limits.max_total_tokens
+        if limit is None:
+            return None
+        left = limit - session.tree.sampled_tokens
+        if left < 1:
             raise RequestError(
-                f"the session's {limits.max_total_tokens} sampled tokens are used up",
-                code="max_total_tokens_reached",
+                f"the session's {limit} sampled tokens are used up", code="max_total_tokens_reached"
             )
+        return left
 
     def _sampling(self, session: Session, request: ModelRequest, planned: Plan) -> Effective:
-        self._check_limits(session)
         window = context_window(self.config, session.limits)
         room = window - len(planned.prompt.ids)
         if room < 1:
@@ -198,15 +208,21 @@ class Pipeline:
                 field="messages",
             )
         cap = min(room, reply_cap(self.config, session.limits))
-        limit = session.limits.max_total_tokens
-        if limit is not None:
-            cap = min(cap, limit - session.tree.sampled_tokens)
+        left = self._tokens_left(session)
+        if left is not None:
+            cap = min(cap, left)
         return effective(session.sampling, request.asked, cap)
 
     def _commit(
-        self, session: Session, request: ModelRequest, planned: Plan, sampling: Effective, reply: Reply
+        self,
+        session: Session,
+        request: ModelRequest,
+        planned: Plan,
+        sampling: Effective,
+        reply: Reply,
+        mark: Mark | None = None,
     ) -> tuple[Turn, Message]:
-        """Parse, then log the turn durably, then put it into the tree."""
+        """Parse, then log the turn durably with its mark, then put it into the tree."""
         ids = reply.ids
         parsed = self.codec.parse(
             ids,
@@ -244,10 +260,12 @@ class Pipeline:
             sampling=dict(sampling.recorded),
             extra=extra,
         )
-        self.sink.append(session.id, turn_to_record(turn))
+        self.sink.append(session.id, turn_to_record(turn, mark))
         session.tree.add(turn)
+        if mark is not None:
+            self._marked(session, turn.index, mark)
         session.remember(turn)
-        self.metrics.sampled_tokens.inc(len(ids))
+        self.metrics.sampled_tokens.inc(turn.sampled_tokens)
         return turn, message
 
     def _message(self, session: Session, parsed: ParsedTurn, reply: Reply) -> tuple[Message, dict[str, str]]:
@@ -259,7 +277,7 @@ class Pipeline:
             wire_ids[wire] = call.id
             calls.append(replace(call, id=wire))
         content = parsed.content
-        matched = reply.pieces[-1].matched if reply.pieces else None
+        matched = reply.matched
         if reply.finish_reason == "stop" and isinstance(matched, str) and matched:
             content = content[: content.rfind(matched)] if matched in content else content
         return Message("assistant", content, parsed.reasoning, tuple(calls)), wire_ids

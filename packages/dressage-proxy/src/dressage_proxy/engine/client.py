@@ -7,8 +7,8 @@ A full data plane must not be able to starve an abort, so control requests never
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -18,22 +18,22 @@ import orjson
 from numpy.typing import NDArray
 
 from dressage_proxy.engine.wire import CallResult, decode_reply, request_body
-from dressage_proxy.errors import EngineError
+from dressage_proxy.errors import EngineError, PassingEngineError
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-_BACKOFF_S = 0.1
-_BACKOFF_CAP_S = 5.0
+_AWAY_S = 5.0
+"""How long other engines are preferred to one that could not be reached."""
+_SECONDS = re.compile(r"[0-9]{1,4}")
 _ERROR_TEXT = 500
 
 
 class EngineClient:
     """A list of engines that sample for one proxy. Used from one event loop; ``start`` it there."""
 
-    def __init__(self, urls: Sequence[str], *, timeout_s: float, attempts: int) -> None:
+    def __init__(self, urls: Sequence[str], *, timeout_s: float) -> None:
         self._urls = tuple(url.rstrip("/") for url in urls)
         self._timeout_s = timeout_s
-        self._attempts = attempts
-        self._turns = itertools.count()
+        self._away: dict[str, float] = {}
         self._data: aiohttp.ClientSession | None = None
         self._control: aiohttp.ClientSession | None = None
 
@@ -68,8 +68,11 @@ class EngineClient:
         return self._urls
 
     def choose(self, session_id: str) -> str:
-        """The engine for a session's next step: always the same one, so that its prefix cache is used."""
-        return self._urls[hash(session_id) % len(self._urls)]
+        """The engine for a session's next step: always the same one, so that its prefix cache is used, or
+        the next of the session's own order while that one could not be reached a moment ago."""
+        order = sorted(self._urls, key=lambda url: _weight(url, session_id))
+        now = asyncio.get_running_loop().time()
+        return min(order, key=lambda url: max(now, self._away.get(url, now)))
 
     async def generate(
         self,
@@ -79,21 +82,17 @@ class EngineClient:
         sampling_params: Mapping[str, Any],
         dispatch_version: int,
     ) -> CallResult:
-        """One call. 429, 5xx and lost connections are tried again, since no token was accepted yet.
-
-        Raises EngineError when the tries are used up or the engine refuses the request (4xx).
-        """
+        """One call, made once. Raises PassingEngineError for 429, 5xx and lost connections, of which no token
+        was accepted, and EngineError where the engine refuses the request (4xx) or is no engine."""
         body = request_body(rid, input_ids, sampling_params)
-        for attempt in itertools.count(1):
-            try:
-                reply = await self._post(f"{engine}/generate", body)
-            except _PassingError as error:
-                if attempt >= self._attempts:
-                    raise EngineError(f"{engine}: {error} ({attempt} tries)", retry_after_s=5) from error
-                await asyncio.sleep(error.delay_s or _backoff(attempt))
-                continue
-            return decode_reply(reply, prompt_tokens=len(input_ids), dispatch_version=dispatch_version)
-        raise AssertionError("unreachable")
+        try:
+            reply = await self._post(f"{engine}/generate", body)
+        except PassingEngineError as error:
+            if error.unreachable:
+                self._away[engine] = asyncio.get_running_loop().time() + _AWAY_S
+            raise
+        self._away.pop(engine, None)
+        return decode_reply(reply, prompt_tokens=len(input_ids), dispatch_version=dispatch_version)
 
     async def _post(self, url: str, body: bytes) -> bytes:
         assert self._data is not None, "start() was not called"
@@ -104,14 +103,18 @@ class EngineClient:
                 reply = await response.read()
                 if response.status in _RETRIED:
                     after = response.headers.get("Retry-After", "")
-                    raise _PassingError(
-                        f"status {response.status}: {_text(reply)}", float(after) if after.isdigit() else None
+                    raise PassingEngineError(
+                        f"{url}: status {response.status}: {_text(reply)}",
+                        delay_s=float(after) if _SECONDS.fullmatch(after) else None,
                     )
                 if response.status != 200:
                     raise EngineError(f"{url} refused with status {response.status}: {_text(reply)}")
                 return reply
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise _PassingError(f"{type(error).__name__}: {error}") from error
+            unreachable = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+            raise PassingEngineError(
+                f"{url}: {type(error).__name__}: {error}", unreachable=unreachable, lost=not unreachable
+            ) from error
 
     async def abort(self, engine: str, rid: str) -> bool:
         """Ask the engine to abort a call. False when the engine did not take the request."""
@@ -136,16 +139,9 @@ class EngineClient:
             return False
 
 
-class _PassingError(Exception):
-    """A failure that may pass; no token was accepted."""
-
-    def __init__(self, message: str, delay_s: float | None = None) -> None:
-        super().__init__(message)
-        self.delay_s = delay_s
-
-
-def _backoff(attempt: int) -> float:
-    return min(_BACKOFF_CAP_S, _BACKOFF_S * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+def _weight(url: str, session_id: str) -> bytes:
+    """Rendezvous hashing: the same in every process, and an engine more or less moves few sessions."""
+    return hashlib.blake2b(f"{url} {session_id}".encode(), digest_size=8).digest()
 
 
 def _text(reply: bytes) -> str:
