@@ -6,9 +6,10 @@ is padded, guessed or cut.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import orjson
@@ -46,6 +47,7 @@ class CallResult:
 
 
 _MAX_INT32 = 2**31 - 1
+_VERSION = re.compile(r"[0-9]{1,10}")
 NOTHING = CallResult(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "abort", None, "")
 """An abort that had sampled nothing."""
 
@@ -80,11 +82,11 @@ def decode_reply(body: bytes, *, prompt_tokens: int, dispatch_version: int) -> C
     logprobs, cause = _logprobs(ids, meta.get("output_token_logprobs"))
     if not cause and not _counts_agree(meta, len(ids), prompt_tokens):
         cause = LossCause.MISALIGNED.value
+    if not cause and finish == "abort" and len(ids) and not _labelled(meta):
+        cause = LossCause.VERSION_RULE.value  # built by another route than a finished reply's (case C35)
     versions = _versions(meta, len(ids), dispatch_version)
     cached = meta.get("cached_tokens")
-    return CallResult(
-        ids, logprobs, versions, finish, matched, cause, cached if isinstance(cached, int) else None
-    )
+    return CallResult(ids, logprobs, versions, finish, matched, cause, cached if _whole(cached) else None)
 
 
 def _finish(reason: object) -> tuple[str, int | str | None]:
@@ -94,7 +96,7 @@ def _finish(reason: object) -> tuple[str, int | str | None]:
     if reason["type"] == "abort" and isinstance(status, int) and status >= 400:
         raise EngineError(f"the engine aborted with status {status}: {reason.get('message')}")
     matched = reason.get("matched")
-    return reason["type"], matched if isinstance(matched, int | str) else None
+    return reason["type"], matched if isinstance(matched, str) or _whole(matched) else None
 
 
 def _ids(output_ids: object, entries: object) -> NDArray[np.int32]:
@@ -121,13 +123,19 @@ def _logprobs(ids: NDArray[np.int32], entries: object) -> tuple[NDArray[np.float
         return absent, ""
     if not isinstance(entries, list) or not entries:
         return absent, LossCause.MISSING_LOGPROBS.value
+    if not all(isinstance(entry, list) and len(entry) > 1 for entry in entries):
+        return absent, LossCause.MISALIGNED.value
     try:
-        values = np.array([np.nan if entry[0] is None else entry[0] for entry in entries], dtype=np.float32)
-        named = np.array([entry[1] for entry in entries], dtype=np.int64)
-    except (TypeError, ValueError, IndexError):
+        # Not cast before the look: a cast would make a number of "-1" and true, and an id of 1.5.
+        values = np.asarray([np.nan if entry[0] is None else entry[0] for entry in entries])
+        named = np.asarray([entry[1] for entry in entries])
+    except ValueError:  # of lists within
         return absent, LossCause.MISALIGNED.value
-    if len(named) != len(ids) or (named != ids).any():
+    numbers = values.dtype.kind in "fi" and named.dtype.kind == "i"
+    if not numbers or named.shape != ids.shape or (named != ids).any():
         return absent, LossCause.MISALIGNED.value
+    with np.errstate(over="ignore"):  # beyond float32: infinite, which is no logprob either
+        values = values.astype(np.float32)
     return values, LossCause.MISSING_LOGPROBS.value if np.isnan(values).any() else ""
 
 
@@ -138,21 +146,38 @@ def _counts_agree(meta: Mapping[str, Any], sampled: int, prompt_tokens: int) -> 
 
 
 def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> NDArray[np.int32]:
-    """Per token: the engine's spans, else its one label, else the version at dispatch; never a later one."""
+    """Per token: the engine's spans, else its one label, else the version at dispatch; never a later one.
+
+    Spans that do not fit the output make every version unknown: which of them would be right?
+    """
+    unknown = np.full(sampled, UNKNOWN_VERSION, np.int32)
     spans = meta.get("weight_versions")
-    if isinstance(spans, list) and spans:
-        versions = np.full(sampled, UNKNOWN_VERSION, np.int32)
-        for span in spans:
-            start, end = (span.get("start"), span.get("end")) if isinstance(span, dict) else (None, None)
-            if isinstance(start, int) and isinstance(end, int) and 0 <= start <= end:
-                versions[start:end] = _number(span.get("version"))
-        return versions
-    label = meta.get("weight_version")
-    return np.full(sampled, dispatch_version if label is None else _number(label), np.int32)
+    if spans is None or spans == []:
+        label = meta.get("weight_version")
+        return np.full(sampled, dispatch_version if label is None else _number(label), np.int32)
+    versions = unknown.copy()
+    end = 0
+    for span in spans if isinstance(spans, list) else [spans]:
+        fields: Mapping[str, object] = span if isinstance(span, dict) else {}
+        start, stop = fields.get("start"), fields.get("end")
+        if not _whole(start) or not _whole(stop) or not end <= start <= stop <= sampled:
+            return unknown
+        versions[start:stop] = _number(fields.get("version"))
+        end = stop
+    return versions
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _labelled(meta: Mapping[str, Any]) -> bool:
+    return meta.get("weight_version") is not None or bool(meta.get("weight_versions"))
 
 
 def _number(label: object) -> int:
-    """A version label as a number; SGLang's "default" and other words are unknown."""
-    text = str(label)
-    known = text.isascii() and text.isdigit() and int(text) <= _MAX_INT32
+    """A version label as a number. SGLang's "default" and other words are unknown, and stay so whatever the
+    control plane announced: such an engine was loaded by somebody else (case C37)."""
+    text = label if isinstance(label, str) else str(label) if _whole(label) else ""
+    known = _VERSION.fullmatch(text) is not None and int(text) <= _MAX_INT32
     return int(text) if known else UNKNOWN_VERSION
