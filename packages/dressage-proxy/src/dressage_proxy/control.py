@@ -129,7 +129,7 @@ def health_router(store_writable: Any, engines: EngineClient) -> APIRouter:
 def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, base_url: str) -> None:
     @router.post("/sessions", status_code=201)
     async def open_session(body: OpenBody) -> dict[str, Any]:
-        info = SessionInfo("", body.instance_id, body.group_id or body.instance_id, body.rollout_id or "")
+        info = SessionInfo("", body.instance_id, body.group_id or "", body.rollout_id or "")
         session = sessions.open(info, sampling=body.sampling, limits=body.limits, labels=body.labels)
         url = f"{base_url}/s/{session.id}"
         return {"session_id": session.id, "base_urls": {"openai": f"{url}/v1", "anthropic": url}}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
+from dressage_store import StoreError
 
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects import chat
@@ -85,12 +86,12 @@ class DataPlane:
         request = chat.parse_request(body, headers)
         model = body.get("model") if isinstance(body.get("model"), str) else self._config.model_name
         reply_id = "chatcmpl-" + uuid.uuid4().hex
-        if not chat.flag(body, "stream"):
+        streamed, include_usage = chat.flag(body, "stream"), chat.include_usage(body)
+        if not streamed:
             attempt, reply = await self._made(session, request, receive, None)
             payload = chat.reply_body(reply, model or "", reply_id)
             await self._deliver(session, attempt, reply, receive, send, [payload], [_JSON])
             return
-        include_usage = chat.include_usage(body)
         stream = _Stream(send, self._config.keepalive_s)
         try:
             with _as_request_errors():
@@ -212,7 +213,7 @@ def _as_request_errors() -> Iterator[None]:
         yield
     except (RequestError, ClientGoneError):
         raise
-    except OSError as error:
+    except (OSError, StoreError) as error:
         log.exception("the store failed")
         raise RequestError(
             f"the store failed: {error}", code="store_failed", status=503, retry_after_s=5

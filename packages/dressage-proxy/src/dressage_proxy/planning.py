@@ -144,7 +144,7 @@ def _message(raw: Any, index: int) -> Message:
     try:
         return message_from_json(raw, f"messages[{index}]")
     except MessageError as error:
-        raise RequestError(str(error), field=error.field, fix=error.fix) from error
+        raise RequestError(str(error), field=error.field) from error  # its text ends with the fix
 
 
 def _native(session: Session, message: Message) -> Message:

@@ -112,7 +112,8 @@ class Sessions:
         """A session that takes model calls. Raises NotFoundError, GoneError."""
         session = self.find(session_id)
         if session.ending or session.state is not State.OPEN:
-            raise GoneError(f"session {session_id} is {session.state}: open a new one")
+            state = "being ended" if session.state is State.OPEN else session.state
+            raise GoneError(f"session {session_id} is {state}: open a new one")
         return session
 
     async def finalize(
@@ -192,10 +193,14 @@ class Sessions:
         self._drop(session_id, State.FINALIZED)
 
     async def delete(self, session_id: str) -> None:
-        """Abort what runs and drop the session; its tokens are counted as lost."""
+        """Abort what runs and drop the session; its tokens are counted as lost. Again: nothing more."""
+        if self._ended.get(session_id) is State.DELETED:
+            return
         session = self.find(session_id)
         session.ending = True
         await self._pipeline.end_attempts(session)
+        if self._ended.get(session_id) is State.DELETED:  # by another request that was quicker
+            return
         session = self.find(session_id)
         if session.final is None:
             tokens = session.tree.sampled_tokens

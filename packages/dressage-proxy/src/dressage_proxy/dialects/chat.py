@@ -55,7 +55,7 @@ def parse_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> ModelR
     for name, value in body.items():
         if name in READ or name in SAMPLING or name in IGNORED or value is None:
             continue
-        if name in NEUTRAL and value in NEUTRAL[name]:
+        if any(type(value) is type(neutral) and value == neutral for neutral in NEUTRAL.get(name, ())):
             continue
         raise RequestError(
             f"the parameter {name!r} is not supported" + (f" with {value!r}" if name in NEUTRAL else ""),
@@ -119,7 +119,7 @@ def _stop(value: object) -> list[str]:
 def flag(body: Mapping[str, Any], name: str, where: str = "") -> bool:
     """A boolean parameter, false where it is absent. Raises RequestError."""
     value = body.get(name)
-    if value not in (None, True, False):
+    if value is not None and not isinstance(value, bool):
         raise RequestError(f"{where}{name} is {value!r}", field=where + name, fix="send true or false")
     return bool(value)
 
@@ -153,7 +153,7 @@ def _template_kwargs(value: object) -> Mapping[str, Any]:
 
 
 def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    tools = body.get("tools") or []
+    tools = [] if body.get("tools") is None else body["tools"]
     if not isinstance(tools, list):
         raise RequestError("tools must be a list", field="tools")
     for index, tool in enumerate(tools):
