@@ -99,6 +99,7 @@ class Rig:
     url: str
     http: httpx.AsyncClient
     stack: AsyncExitStack
+    key: str = KEY
     made: dict[str, openai.AsyncOpenAI] = field(default_factory=dict)
 
     def ids(self, text: str) -> list[int]:
@@ -136,9 +137,7 @@ class Rig:
     async def chat(self, session: str, *messages: Any, **parameters: Any) -> Any:
         """A completion; plain texts are user messages."""
         turned = [{"role": "user", "content": m} if isinstance(m, str) else m for m in messages]
-        return await self.openai(session).chat.completions.create(
-            model="any", messages=turned, **parameters
-        )
+        return await self.openai(session).chat.completions.create(model="any", messages=turned, **parameters)
 
     def post(self, session: str, body: Any, **options: Any) -> Awaitable[httpx.Response]:
         """The chat route without a client library."""

@@ -1,0 +1,412 @@
+"""Every route of the control plane as proxy-api names it."""
+
+import asyncio
+import json
+
+import pytest
+from dressage_proxy import Proxy, ProxyConfig
+from dressage_proxy.app import CombinedApp
+from dressage_segments import iter_frames, segment_from_bytes
+from dressage_store import FilesStore
+
+
+def error_of(reply, status):
+    """The error of a reply, whose shape is checked."""
+    assert reply.status_code == status, reply.text
+    body = reply.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) <= {"code", "message", "field", "fix"}
+    assert body["error"]["code"]
+    assert body["error"]["message"]
+    return body["error"]
+
+
+async def test_open_answers_an_unguessable_id_and_base_urls(rig):
+    reply = await rig.http.post("/sessions", json={"instance_id": "task-1"})
+    assert reply.status_code == 201
+    body = reply.json()
+    session = body["session_id"]
+    assert len(session) == 32
+    assert int(session, 16)
+    base = f"{rig.url}/s/{session}"
+    assert body == {"session_id": session, "base_urls": {"openai": f"{base}/v1", "anthropic": base}}
+
+
+async def test_what_a_session_was_opened_with_is_in_its_segments(rig):
+    session = await rig.open(instance_id="a", group_id="g", rollout_id="r", labels={"k": "v"})
+    await rig.chat(session, "hi")
+    state = (await rig.http.get(f"/sessions/{session}")).json()
+    assert (state["instance_id"], state["group_id"], state["rollout_id"]) == ("a", "g", "r")
+    assert state["labels"] == {"k": "v"}
+    (segment,) = (await rig.end(session)).segments
+    assert (segment.instance_id, segment.group_id, segment.rollout_id) == ("a", "g", "r")
+    assert (await rig.end(await rig.open())).rollout_id, "a rollout always has an id"
+
+
+async def test_get_tells_state_steps_branches_and_tokens(rig):
+    session = await rig.open()
+    path = f"/sessions/{session}"
+    state = (await rig.http.get(path)).json()
+    assert (state["state"], state["steps"], state["branches"], state["tokens"]) == ("open", 0, {}, 0)
+    first = await rig.chat(session, "hi")
+    await rig.chat(session, {"role": "system", "content": "other"}, "task")
+    state = (await rig.http.get(path)).json()
+    assert (state["steps"], state["branches"]) == (2, {"main": 1, "subagent": 1})
+    assert state["tokens"] == sum(len(request.output_ids) for request in rig.engine.requests)
+    assert first.usage.completion_tokens < state["tokens"]
+    await rig.end(session)
+    state = (await rig.http.get(path)).json()
+    assert (state["state"], state["steps"], state["generation"]) == ("finalized", 2, 1)
+
+
+async def test_a_call_in_the_making_is_in_flight(rig):
+    rig.engine.hold_after = 2
+    session = await rig.open()
+    task = asyncio.create_task(rig.chat(session, "hi"))
+    await rig.engine.until_running(1)
+    assert (await rig.http.get(f"/sessions/{session}")).json()["in_flight"] == 1
+    assert (await rig.http.get("/rollout")).json() == {
+        "state": "running", "version": None, "in_flight": 1, "waiting": 0,
+    }  # fmt: skip
+    await rig.engine.release()
+    await task
+    assert (await rig.http.get(f"/sessions/{session}")).json()["in_flight"] == 0
+
+
+async def test_finalize_is_idempotent_whatever_is_asked_the_second_time(rig):
+    session = await rig.open()
+    usage = (await rig.chat(session, "hi")).usage
+    path = f"/sessions/{session}/finalize"
+    first = await rig.http.post(path, json={"outcome": {"reward": 1.0}})
+    assert first.status_code == 200
+    assert first.json()["segments"] == 1
+    assert first.json()["trained_tokens"] == usage.completion_tokens
+    assert first.json()["lost_tokens"] == {}
+    for body in ({}, {"outcome": {"reward": 0.0}}, {"failure_class": "infrastructure"}):
+        assert (await rig.http.post(path, json=body)).json() == first.json()
+    assert (await rig.http.post(path)).json() == first.json(), "the body may be left out"
+    trajectory = rig.store.read(session)
+    assert (trajectory.outcome, trajectory.failure_class) == ({"reward": 1.0}, "completed")
+
+
+async def test_concurrent_finalizes_agree(rig):
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    path = f"/sessions/{session}/finalize"
+    replies = await asyncio.gather(*(rig.http.post(path, json={"outcome": {"n": n}}) for n in range(5)))
+    assert len({reply.text for reply in replies}) == 1
+    assert [r.kind for r in rig.store.records(session)].count("final") == 1
+
+
+LOST_AS = {
+    "completed": None, "truncated": None, "policy_failure": None, "overflow": None,
+    "infrastructure": "infrastructure_failure", "timeout": "timeout", "aborted": "aborted",
+    "stale": "stale", "suspected_cheating": "suspected_cheating",
+}  # fmt: skip
+
+
+async def test_the_failure_class_decides_what_trains(rig):
+    for failure, lost in LOST_AS.items():
+        session = await rig.open()
+        tokens = (await rig.chat(session, "hi")).usage.completion_tokens
+        reply = await rig.http.post(f"/sessions/{session}/finalize", json={"failure_class": failure})
+        expected = (tokens, {}) if lost is None else (0, {lost: tokens})
+        assert (reply.json()["trained_tokens"], reply.json()["lost_tokens"]) == expected
+        assert (await rig.end(session)).failure_class == failure
+
+
+async def test_finalize_ends_what_is_still_in_the_making_and_counts_it(rig):
+    rig.engine.hold_after = 3
+    session = await rig.open()
+    task = asyncio.create_task(rig.post(session, {"messages": [{"role": "user", "content": "hi"}]}))
+    await rig.engine.until_running(1)
+    trajectory = await rig.end(session)
+    assert (trajectory.sampled_tokens, trajectory.lost_tokens) == (3, {"undelivered": 3})
+    assert (await task).status_code == 410
+    await rig.engine.until_running(0)
+
+
+async def test_no_call_begins_while_a_session_is_being_finalised(rig):
+    rig.engine.hold_after = 3
+    session = await rig.open()
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    task = asyncio.create_task(rig.post(session, body))
+    await rig.engine.until_running(1)
+    ending = asyncio.create_task(rig.http.post(f"/sessions/{session}/finalize"))
+    while not rig.engine.aborts:  # noqa: ASYNC110 - the abort of the first call
+        await asyncio.sleep(0)
+    late = await rig.post(session, {"messages": [{"role": "user", "content": "late"}]})
+    assert late.status_code == 410
+    await asyncio.gather(task, ending)
+    assert len(rig.engine.requests) == 1
+
+
+async def test_an_empty_session_ends_with_no_segments(rig):
+    session = await rig.open()
+    trajectory = await rig.end(session)
+    assert trajectory.segments == ()
+    reply = await rig.http.get(f"/sessions/{session}/segments")
+    assert (reply.status_code, reply.content, reply.headers["etag"]) == (200, b"", '"1"')
+
+
+async def test_segments_are_frames_of_safetensors_and_reading_removes_nothing(rig):
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    await rig.chat(session, {"role": "system", "content": "other"}, "task")
+    path = f"/sessions/{session}/segments"
+    assert error_of(await rig.http.get(path), 409)["code"] == "session_open"
+    trajectory = await rig.end(session)
+    first, second = await rig.http.get(path), await rig.http.get(path)
+    assert first.content == second.content
+    assert first.headers["content-type"] == "application/octet-stream"
+    assert first.headers["etag"] == '"1"'
+    segments = [segment_from_bytes(buffer) for buffer in iter_frames(first.content)]
+    assert [s.token_ids.tolist() for s in segments] == [s.token_ids.tolist() for s in trajectory.segments]
+    assert sum(segment.anchor for segment in segments) == 1
+
+
+async def test_only_an_ack_of_the_right_generation_lets_the_proxy_forget(rig):
+    session = await rig.open()
+    path = f"/sessions/{session}"
+    assert error_of(await rig.http.post(f"{path}/ack", json={"generation": 1}), 409)["code"] == "session_open"
+    await rig.chat(session, "hi")
+    await rig.end(session)
+    wrong = error_of(await rig.http.post(f"{path}/ack", json={"generation": 2}), 409)
+    assert (wrong["code"], wrong["field"]) == ("wrong_generation", "generation")
+    assert (await rig.http.get(f"{path}/segments")).status_code == 200
+    for _ in range(2):
+        reply = await rig.http.post(f"{path}/ack", json={"generation": 1})
+        assert (reply.status_code, reply.content) == (204, b"")
+    assert rig.store.pending() == []
+    for reply in (
+        await rig.http.get(path),
+        await rig.http.get(f"{path}/segments"),
+        await rig.http.post(f"{path}/finalize"),
+        await rig.http.delete(path),
+    ):
+        assert error_of(reply, 410)["code"] == "session_finished"
+
+
+async def test_delete_aborts_what_runs_and_counts_all_as_lost(rig):
+    rig.script("abc", "defghij")
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    rig.engine.hold_after = 2
+    task = asyncio.create_task(rig.post(session, {"messages": [{"role": "user", "content": "more"}]}))
+    await rig.engine.until_running(1)
+    reply = await rig.http.delete(f"/sessions/{session}")
+    assert (reply.status_code, reply.content) == (204, b"")
+    await rig.engine.until_running(0)
+    assert (await task).status_code == 410
+    assert error_of(await rig.http.get(f"/sessions/{session}"), 410)
+    assert rig.store.sessions() == []
+    tokens = len(rig.engine.requests[0].output_ids) + 2
+    metrics = (await rig.http.get("/metrics")).text
+    assert f'dressage_lost_tokens_total{{cause="deleted"}} {float(tokens)}' in metrics
+    assert (await rig.http.delete(f"/sessions/{session}")).status_code == 204, "again: nothing more"
+
+
+async def test_a_deleted_trajectory_is_no_longer_there_to_be_read(rig):
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    await rig.end(session)
+    assert (await rig.http.delete(f"/sessions/{session}")).status_code == 204
+    assert rig.store.pending() == []
+    assert error_of(await rig.http.get(f"/sessions/{session}/segments"), 410)
+
+
+async def test_an_unknown_session_is_a_404(rig):
+    for method, path in ROUTES[1:6]:
+        body = {"generation": 1} if path.endswith("ack") else None
+        error = error_of(await rig.http.request(method, path, json=body), 404)
+        assert error["code"] == "session_not_found"
+    reply = await rig.http.post("/rollout/pause", json={"session_id": "x"})
+    assert error_of(reply, 404)["code"] == "session_not_found"
+
+
+UNKNOWN = [
+    ("/sessions", {"instance_id": "i", "groupid": "g"}, "groupid"),
+    ("/sessions", {"instance_id": "i", "sampling": {"temp": 1}}, "sampling.temp"),
+    ("/sessions", {"instance_id": "i", "limits": {"steps": 1}}, "limits.steps"),
+    ("/sessions/x/finalize", {"reward": 1}, "reward"),
+    ("/sessions/x/ack", {"generation": 1, "more": 1}, "more"),
+    ("/rollout/pause", {"session": "x"}, "session"),
+    ("/rollout/resume", {"version": 1, "v": 1}, "v"),
+]
+
+
+async def test_an_unknown_field_is_refused_by_name(rig):
+    for path, body, field in UNKNOWN:
+        error = error_of(await rig.http.post(path, json=body), 422)
+        assert (error["code"], error["field"]) == ("unknown_field", field)
+
+
+BAD = [
+    ("/sessions", {}, "instance_id"),
+    ("/sessions", {"instance_id": ""}, "instance_id"),
+    ("/sessions", {"instance_id": "x" * 513}, "instance_id"),
+    ("/sessions", {"instance_id": 5}, "instance_id"),
+    ("/sessions", {"instance_id": "i", "sampling": {"temperature": -1}}, "sampling.temperature"),
+    ("/sessions", {"instance_id": "i", "sampling": {"top_k": 0}}, "sampling.top_k"),
+    ("/sessions", {"instance_id": "i", "limits": {"max_steps": 0}}, "limits.max_steps"),
+    ("/sessions", {"instance_id": "i", "labels": {"a": 1}}, "labels.a"),
+    ("/sessions/x/finalize", {"failure_class": "bad luck"}, "failure_class"),
+    ("/sessions/x/finalize", {"outcome": 1}, "outcome"),
+    ("/sessions/x/ack", {}, "generation"),
+    ("/sessions/x/ack", {"generation": 0}, "generation"),
+    ("/rollout/pause", {"timeout_s": -1}, "timeout_s"),
+    ("/rollout/resume", {}, "version"),
+    ("/rollout/resume", {"version": -1}, "version"),
+    ("/rollout/resume", {"version": "three"}, "version"),
+]
+
+
+async def test_a_bad_value_is_refused_by_name(rig):
+    for path, body, field in BAD:
+        error = error_of(await rig.http.post(path, json=body), 422)
+        assert (error["code"], error["field"]) == ("invalid_field", field)
+        assert error["fix"]
+
+
+async def test_a_body_that_is_no_json_is_a_400(rig):
+    reply = await rig.http.post("/sessions", content=b"{oops", headers={"content-type": "application/json"})
+    assert error_of(reply, 400)["code"] == "invalid_json"
+
+
+ROUTES = [
+    ("POST", "/sessions"), ("GET", "/sessions/x"), ("POST", "/sessions/x/finalize"),
+    ("GET", "/sessions/x/segments"), ("POST", "/sessions/x/ack"), ("DELETE", "/sessions/x"),
+    ("POST", "/rollout/pause"), ("POST", "/rollout/resume"), ("GET", "/rollout"), ("GET", "/metrics"),
+]  # fmt: skip
+
+
+async def test_every_route_of_the_control_plane_wants_the_key(rig):
+    for method, path in ROUTES:
+        for given in ("", "Bearer wrong", "Bearer", "Basic x", rig.key):
+            headers = {"Authorization": given}
+            error = error_of(await rig.http.request(method, path, headers=headers, json={}), 401)
+            assert error["code"] == "unauthorized"
+            assert "Bearer" in error["fix"]
+
+
+async def test_the_session_id_is_no_key_of_the_control_plane(rig):
+    session = await rig.open()
+    reply = await rig.http.post("/sessions", headers={"Authorization": f"Bearer {session}"}, json={})
+    assert error_of(reply, 401)
+
+
+async def test_unknown_routes_and_methods_have_the_same_error_shape(rig):
+    assert error_of(await rig.http.get("/nowhere"), 404)["code"] == "unknown_route"
+    assert error_of(await rig.http.put("/sessions"), 405)["code"] == "method_not_allowed"
+
+
+async def test_health_ready_and_metrics(rig):
+    for path in ("/health", "/ready"):
+        reply = await rig.http.get(path, headers={"Authorization": ""})
+        assert reply.status_code == 200, "probes hold no key"
+    await rig.chat(await rig.open(), "hi")
+    ready = (await rig.http.get("/ready")).json()
+    assert ready["ready"] is True
+    assert ready["store_writable"] is True
+    assert list(ready["engines"].values()) == [True]
+    metrics = (await rig.http.get("/metrics")).text
+    assert 'dressage_requests_total{dialect="chat",status="200"} 1.0' in metrics
+    assert "dressage_sampled_tokens_total" in metrics
+    assert "dressage_open_sessions 1.0" in metrics
+    rig.engine.healthy = False
+    reply = await rig.http.get("/ready")
+    assert (reply.status_code, reply.json()["ready"]) == (503, False)
+    assert (await rig.http.get("/health")).status_code == 200
+
+
+async def test_pause_and_resume_tell_the_state_and_the_version(rig):
+    assert (await rig.http.post("/rollout/pause")).status_code == 422, "a body is asked for"
+    reply = await rig.http.post("/rollout/pause", json={"timeout_s": 5})
+    assert reply.json() == {"quiesced": True, "preempted": 0, "waiting": 0}
+    assert (await rig.http.get("/rollout")).json()["state"] == "paused"
+    resumed = (await rig.http.post("/rollout/resume", json={"version": 7})).json()
+    assert (resumed["state"], resumed["version"]) == ("running", 7)
+
+
+async def test_a_store_that_fails_on_open_is_a_503(rig, monkeypatch):
+    def refuse(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(FilesStore, "append", refuse)
+    error = error_of(await rig.http.post("/sessions", json={"instance_id": "i"}), 503)
+    assert error["code"] == "store_failed"
+    assert "no space left" in error["message"]
+
+
+async def test_a_failed_finalize_is_tried_again_with_the_end_that_the_log_has(rig, monkeypatch):
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    put = FilesStore.put
+
+    def refuse(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(FilesStore, "put", refuse)
+    path = f"/sessions/{session}/finalize"
+    assert error_of(await rig.http.post(path, json={"outcome": {"reward": 1.0}}), 503)
+    assert (await rig.post(session, {"messages": [{"role": "user", "content": "x"}]})).status_code == 410
+    monkeypatch.setattr(FilesStore, "put", put)
+    assert (await rig.http.post(path, json={"outcome": {"reward": 0.0}})).status_code == 200
+    assert (await rig.end(session)).outcome == {"reward": 1.0}
+
+
+async def test_a_finalize_that_could_not_be_logged_leaves_the_session_open(rig, monkeypatch):
+    session = await rig.open()
+    append = FilesStore.append
+
+    def refuse(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(FilesStore, "append", refuse)
+    assert error_of(await rig.http.post(f"/sessions/{session}/finalize"), 503)
+    monkeypatch.setattr(FilesStore, "append", append)
+    await rig.chat(session, "hi")
+    assert len((await rig.end(session)).segments) == 1
+
+
+async def test_too_many_sessions_is_a_503_that_says_what_to_do(make_rig):
+    rig = await make_rig(max_sessions=1)
+    session = await rig.open()
+    error = error_of(await rig.http.post("/sessions", json={"instance_id": "i"}), 503)
+    assert error["code"] == "too_many_sessions"
+    await rig.end(session)
+    assert (await rig.http.post(f"/sessions/{session}/ack", json={"generation": 1})).status_code == 204
+    await rig.open()
+
+
+async def test_the_data_plane_alone_knows_no_control_route(rig):
+    app = CombinedApp(rig.proxy.data_app(), None)
+    for path in ("/sessions", "/rollout/pause", "/metrics", "/", "/s", "/s/", "/x/y/v1/chat/completions"):
+        sent = []
+
+        async def send(message):
+            sent.append(message)  # noqa: B023 - used within the round
+
+        async def receive():
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        await app({"type": "http", "path": path, "method": "POST", "headers": []}, receive, send)
+        assert sent[0]["status"] == 404
+        assert json.loads(sent[1]["body"])["error"]["code"] in ("unknown_route", "session_not_found")
+
+
+def test_a_configuration_is_frozen_and_checked(toy_folder, tmp_path, codec):
+    given = {"tokenizer": toy_folder, "store": tmp_path, "control_key": "k" * 16, "engines": ("http://e:1/",)}
+    config = ProxyConfig(**given)
+    assert config.engines == ("http://e:1",)
+    assert "k" * 16 not in repr(config)
+    with pytest.raises(ValueError, match="frozen"):
+        config.retain = True
+    for bad in (
+        {"engines": ()}, {"engines": ("e:1",)}, {"engines": ("http://",)}, {"engines": ("http://e:x",)},
+        {"engines": ("http://e/?a=1",)}, {"engines": ("ftp://e",)}, {"control_key": "short"}, {"other": 1},
+        {"context_window": 0},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            ProxyConfig(**{**given, **bad})
+    assert isinstance(Proxy.build(config, FilesStore(tmp_path / "s"), codec), Proxy)
