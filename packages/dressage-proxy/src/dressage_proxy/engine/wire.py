@@ -155,9 +155,11 @@ def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> N
     if spans is None or spans == []:
         label = meta.get("weight_version")
         return np.full(sampled, dispatch_version if label is None else _number(label), np.int32)
+    if not isinstance(spans, list):
+        return unknown
     versions = unknown.copy()
     end = 0
-    for span in spans if isinstance(spans, list) else [spans]:
+    for span in spans:
         fields: Mapping[str, object] = span if isinstance(span, dict) else {}
         start, stop = fields.get("start"), fields.get("end")
         if not _whole(start) or not _whole(stop) or not end <= start <= stop <= sampled:
