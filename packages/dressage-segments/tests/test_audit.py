@@ -7,6 +7,7 @@ from dressage_segments import (
     BranchKind,
     FailureClass,
     LogRecord,
+    LossCause,
     Mark,
     Origin,
     audit,
@@ -200,6 +201,20 @@ def test_changing_the_evidence_of_an_engine_call_is_found(stored, key):
     calls[0][key] = forged[key]
     again = LogRecord("turn", {**record.meta, "calls": calls}, record.arrays)
     assert not audit([*log[:2], again, *log[3:]], trajectory).ok
+
+
+def test_tokens_past_a_stop_string_are_sampled_and_lost_whatever_becomes_of_the_turn(finished):
+    session = SyntheticSession()
+    first = session.turn([1], [2, 3], cuts=[1], dropped=4)
+    session.turn([5], [6], parent=first, dropped=2)
+    session.turn([5], [7], parent=first)
+    trajectory, log = finished(session)
+    assert trajectory.sampled_tokens == session.tree.sampled_tokens == 4 + 6
+    assert trajectory.lost_tokens == {LossCause.PAST_STOP: 6, LossCause.RETRY: 1}
+    assert audit(log, trajectory).ok
+    calls = [{**call, "dropped_tokens": 0} for call in log[1].meta["calls"]]
+    forged = LogRecord("turn", {**log[1].meta, "calls": calls}, log[1].arrays)
+    assert "P2" in promises(audit([log[0], forged, *log[2:]], trajectory))
 
 
 def test_an_unknown_version_on_a_trained_token_is_a_doubt(finished):

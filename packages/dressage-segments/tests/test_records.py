@@ -20,12 +20,28 @@ from dressage_segments import (
     turn_from_record,
     turn_to_record,
 )
+from dressage_segments.synthetic import SyntheticSession
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 
 def through_bytes(record):
     return record_from_bytes(record_to_bytes(record))
+
+
+def test_a_turns_record_can_carry_its_first_mark_and_a_later_mark_holds():
+    session = SyntheticSession()
+    session.turn([1], [2])
+    turn = session.tree.turn(0)
+    record = through_bytes(turn_to_record(turn, Mark.UNDELIVERED))
+    assert turn_from_record(record).output_ids.tolist() == [2]
+    log = [session.log[0], record]
+    assert tree_from_records(log).marked(0) is Mark.UNDELIVERED
+    assert tree_from_records([*log, mark_to_record(0, Mark.DELIVERED)]).marked(0) is Mark.DELIVERED
+    assert tree_from_records([log[0], turn_to_record(turn)]).marked(0) is None
+    broken = LogRecord("turn", {**record.meta, "mark": "lost"}, record.arrays)
+    with pytest.raises(BufferFormatError, match="lost"):
+        tree_from_records([log[0], broken])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

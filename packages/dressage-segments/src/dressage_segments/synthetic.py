@@ -40,6 +40,7 @@ class SyntheticSession:
         versions: Sequence[int] | NDArray[np.int32] | None = None,
         cuts: Sequence[int] = (),
         untrainable: Mapping[int, str] | None = None,
+        dropped: int = 0,
         tools_hash: str = "tools",
         cut_reason: str = "",
         finish_reason: str = "stop",
@@ -48,7 +49,7 @@ class SyntheticSession:
         """Commit a turn and return its index.
 
         ``cuts`` are offsets in ``output`` at which a further engine call continued it; ``untrainable`` maps a
-        call's position in the turn to a cause.
+        call's position in the turn to a cause; the last call sampled ``dropped`` more ids past a stop string.
         """
         index = len(self.tree)
         delta_ids = np.asarray(delta, np.int32)
@@ -65,7 +66,9 @@ class SyntheticSession:
             output_ids=output_ids,
             logprobs=_or_filled(logprobs, len(output_ids), -0.5, np.dtype(np.float32)),
             versions=_or_filled(versions, len(output_ids), 1, np.dtype(np.int32)),
-            calls=tuple(self._calls(parent, delta_ids, output_ids, cuts, untrainable or {}, finish_reason)),
+            calls=tuple(
+                self._calls(parent, delta_ids, output_ids, cuts, untrainable or {}, dropped, finish_reason)
+            ),
             finish_reason=finish_reason,
             tools_hash=tools_hash,
             input_keys=tuple(keys),
@@ -88,6 +91,7 @@ class SyntheticSession:
         output: NDArray[np.int32],
         cuts: Sequence[int],
         untrainable: Mapping[int, str],
+        dropped: int,
         finish_reason: str,
     ) -> Iterator[EngineCall]:
         digest = IdsDigest() if parent == ROOT else self.tree.digest(parent)
@@ -103,6 +107,7 @@ class SyntheticSession:
                 finish_reason=finish_reason if last else "abort",
                 engine="synthetic",
                 untrainable=untrainable.get(number, ""),
+                dropped_tokens=dropped if last else 0,
             )
             digest.update(output[begin:end])
 

@@ -51,7 +51,9 @@ class TrajectoryTree:
 
     A retry is a turn with the parent, tools and new messages (or new ids, where no messages are named) of an
     earlier one. Of such siblings those with children live; if none has any, the last one known as delivered,
-    else the last one not marked undelivered. Not safe for concurrent threads.
+    else the last one not marked undelivered. Two parallel sub-agents that are asked the very same, and end
+    with that one call, cannot be told from a retry: one of them is lost as ``retry``. Not safe for
+    concurrent threads.
     """
 
     def __init__(self, info: SessionInfo) -> None:
