@@ -8,7 +8,7 @@ import pytest
 from dressage_proxy.engine.wire import CallResult, decode_reply
 from dressage_proxy.errors import EngineError
 from dressage_segments import LossCause
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 IDS = [5, 6, 7]
@@ -115,6 +115,7 @@ SPAN = st.dictionaries(st.sampled_from(["version", "start", "end"]), JSON)
 ENTRY = st.lists(JSON, max_size=3)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(FIELDS), JSON | st.lists(SPAN, max_size=3) | st.lists(ENTRY, max_size=3)),
     JSON | st.lists(st.integers(0, 9), max_size=3),

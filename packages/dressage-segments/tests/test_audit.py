@@ -21,7 +21,7 @@ from dressage_segments.synthetic import SyntheticSession
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY_FIXTURE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
