@@ -248,6 +248,12 @@ async def test_a_memory_bomb_ends_its_command_and_not_the_sandbox(
     await provider.close()
 
 
+async def test_memory_pressure_takes_commands_before_the_agent(box: BubblewrapSandbox) -> None:
+    assert (await box.run(["cat", "/proc/self/oom_score_adj"])).stdout == b"500\n"
+    own = Path("/proc/self/oom_score_adj").read_bytes()  # noqa: ASYNC240
+    assert (await box.run(["cat", "/proc/1/oom_score_adj"])).stdout == own
+
+
 async def test_many_small_processes_that_fill_memory_do_not_take_the_agent(
     provider: BubblewrapProvider,
 ) -> None:

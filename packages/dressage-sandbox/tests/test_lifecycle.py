@@ -163,6 +163,28 @@ def test_a_forked_copy_of_the_owner_does_not_keep_a_sandbox_alive(
     Records(runtime_dir).reap()
 
 
+def test_a_sandbox_that_cannot_see_its_owners_end_is_reaped(
+    runtime_dir: Path, subreaper: None, leftovers: Callable[[], list[str]]
+) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", FORGETFUL, str(runtime_dir), "wait"], stdout=subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    owner.stdout.readline()
+    (record,) = Records(runtime_dir).all()
+    os.kill(record.pid, signal.SIGSTOP)  # as if it were stuck in the kernel
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    assert start_time(record.pid) == record.started
+    assert Records(runtime_dir).reap() == [record.id]
+    assert start_time(record.pid) is None
+    give_up = time.monotonic() + 2
+    while leftovers() != [] and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert leftovers() == []
+
+
 def test_an_owner_is_told_from_a_later_process_with_its_pid() -> None:
     me = Owner.this_process()
     assert me.alive()
