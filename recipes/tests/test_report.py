@@ -89,13 +89,13 @@ def test_the_picture_is_a_png(tmp_path, rewards):
 def test_the_closing_lines_name_folder_curve_verdict_and_how_to_look(tmp_path):
     draw_rewards([0.1, 0.9], tmp_path / "reward.png", title="x")
     summary = {"reward_first": 0.1, "reward_last": 0.9, "seconds": 200.0, "setup_seconds": 30.0}
-    lines = closing_lines(tmp_path, [0.1, 0.9], summary, SOUND)
+    lines = closing_lines(tmp_path, [0.1, 0.9], summary, SOUND, program="bin/dressage")
     text = "\n".join(lines)
-    assert "0.10 over the first 5 steps, 0.90 over the last 5" in text
+    assert "0.10 over the first 2 steps, 0.90 over the last 2" in text
     assert "set-up 30 s, run 200 s" in text
     assert "audit: holds. P1 to P5 proven for 100% of the trained tokens" in text
     assert str(tmp_path / "reward.png") in text
-    assert lines[-1].endswith(f"dressage audit {tmp_path}")
+    assert lines[-1].endswith(f"bin/dressage audit {tmp_path}")
 
 
 def test_an_interrupted_run_still_says_where_it_lies(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from dressage_recipes.errors import NotARunError, RecipeError, UsageError
+from dressage_recipes.folders import new_folder
 
 OK, DOUBT, USAGE, INTERRUPTED = 0, 1, 2, 130
 STEPS_MOST = 100_000
@@ -90,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _demo(arguments: argparse.Namespace, surroundings: Surroundings) -> int:
-    out = _new_folder(arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}")
+    out = new_folder(arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}", "--out")
     from dressage_recipes.running import demo
 
     return demo(
@@ -130,20 +131,6 @@ def _doctor(arguments: argparse.Namespace, _surroundings: Surroundings) -> int:
     rows = examine(Path("runs"))
     print(json.dumps(to_json(rows), indent=2) if arguments.json else "\n".join(describe(rows)))
     return OK if passes(rows) else DOUBT
-
-
-def _new_folder(out: Path) -> Path:
-    """The run's folder, made; refuses one that holds something, since a run never writes over another."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        taken = any(out.iterdir())
-    except OSError as error:
-        raise UsageError(f"--out {out}: {error.strerror}", fix="name a folder that can be written") from error
-    if taken:
-        raise UsageError(f"--out {out}: the folder is not empty", fix="name a new one")
-    if not os.access(out, os.W_OK):
-        raise UsageError(f"--out {out}: cannot be written", fix="name a folder that can be written")
-    return out
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from dressage_sandbox import SandboxError
 from dressage_recipes.audit import audit_run
 from dressage_recipes.errors import RecipeError, UsageError
 from dressage_recipes.events import OnEvent, Phase, Progress
+from dressage_recipes.folders import new_folder
 from dressage_recipes.local.config import LocalConfig, load_config
 from dressage_recipes.local.demo import run_demo
 from dressage_recipes.local.report import PICTURE, Reporter, closing_lines, draw_rewards
@@ -36,6 +39,7 @@ def demo(
 def train(file: Path, *, cache: Path) -> int:
     """Run the recipe that ``file`` describes. Exit code as of :func:`demo`."""
     config = load_config(file)
+    new_folder(config.out, "out")
     with Reporter() as report:
         if config.model.path:
             found = find_model(config.model.path, cache, report)
@@ -49,14 +53,26 @@ def _run(config: LocalConfig, report: Reporter, setup_seconds: float | None) -> 
         summary = run_demo(config, on_event=report, setup_seconds=setup_seconds)
     except (ExceptionGroup, SandboxError) as error:
         raise _in_one_line(error) from error
+    except KeyboardInterrupt:
+        report.close(closing_lines(config.out, (), {}, None, program=_program()))
+        raise
     report(Phase("audit"))
     title = f"{summary.model.rsplit('/', 1)[-1]}, seed {summary.seed}"
     draw_rewards(
         summary.rewards, config.out / PICTURE, title=title, cold_start=summary.cold_start.get("reward")
     )
     audited = audit_run(config.out)
-    report.close(closing_lines(config.out, summary.rewards, asdict(summary), audited))
+    outcome = asdict(summary)
+    report.close(closing_lines(config.out, summary.rewards, outcome, audited, program=_program()))
     return 0 if audited.ok else 1
+
+
+def _program() -> str:
+    """How a person calls this command: by its name, or by its path where that is not on the PATH."""
+    beside = Path(sys.executable).with_name("dressage")
+    if shutil.which("dressage") or not beside.exists():
+        return "dressage"
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
 
 
 def _in_one_line(error: Exception) -> Exception:

@@ -7,18 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.progress import (
-    Progress as Bar,
-)
+from rich.text import Text
 
 from dressage_recipes.audit import RunAudit, verdict
 from dressage_recipes.events import Activity, Event, Note, Phase, Progress, StepDone
@@ -26,6 +17,13 @@ from dressage_recipes.events import Activity, Event, Note, Phase, Progress, Step
 LEVELS = "▁▂▃▄▅▆▇█"
 MOVING_MEAN = 5
 PICTURE = "reward.png"
+
+
+class _Count(bars.ProgressColumn):
+    """``12/40`` where the total is known, nothing where it is not."""
+
+    def render(self, task: bars.Task) -> Text:
+        return Text("" if task.total is None else f"{task.completed:.0f}/{task.total:.0f}")
 
 
 class Reporter:
@@ -37,19 +35,19 @@ class Reporter:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live = self._console.is_terminal
-        self._bar = Bar(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[detail]}"),
-            TimeElapsedColumn(),
+        self._bar = bars.Progress(
+            bars.SpinnerColumn(),
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=24),
+            _Count(),
+            bars.TextColumn("{task.fields[detail]}", markup=False),
+            bars.TimeElapsedColumn(),
             console=self._console,
             disable=not self._live,
         )
-        self._task: TaskID | None = None
-        self._phase = ""
-        self._reward = ""
+        self._task: bars.TaskID | None = None
+        self._rewards: list[float] = []
+        self._standing = ""
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -67,7 +65,7 @@ class Reporter:
         elif isinstance(event, Progress):
             self._update(event.detail, completed=event.done)
         elif isinstance(event, Activity):
-            self._update(f"{self._reward}{event.text}")
+            self._update(f"{self._standing}{event.text}")
         elif isinstance(event, StepDone):
             self._step(event)
         else:
@@ -82,7 +80,7 @@ class Reporter:
     def _begin(self, phase: Phase) -> None:
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._phase, self._reward = phase.name, ""
+        self._standing = ""
         self._task = self._bar.add_task(phase.name, total=phase.total or None, detail="")
         if not self._live:
             self._console.print(phase.name, soft_wrap=True)
@@ -92,8 +90,11 @@ class Reporter:
             self._bar.update(self._task, detail=detail, completed=completed)
 
     def _step(self, event: StepDone) -> None:
-        self._reward = f"reward {event.reward:.2f}, {event.tokens_per_s:,.0f} tokens/s, "
-        self._update(self._reward.rstrip(", "), completed=event.step)
+        self._rewards.append(event.reward)
+        curve = sparkline(self._rewards, width=16)
+        said = f"{curve} reward {event.reward:.2f}, {event.tokens_per_s:,.0f} tokens/s"
+        self._standing = f"{said}, "
+        self._update(said, completed=event.step)
         if not self._live:
             self._console.print(step_line(event), soft_wrap=True)
 
@@ -136,6 +137,7 @@ def draw_rewards(
     """A PNG of the reward per step and its moving mean; ``cold_start``: the reward before the first step."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -146,6 +148,7 @@ def draw_rewards(
     if cold_start is not None:
         axes.axhline(cold_start, color="#b5651d", linestyle="--", linewidth=1, label="after the cold start")
     axes.set(xlabel="step", ylabel="reward", ylim=(-0.03, 1.03), title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=120)
@@ -153,16 +156,25 @@ def draw_rewards(
 
 
 def closing_lines(
-    folder: Path, rewards: Sequence[float], summary: Mapping[str, object], audited: RunAudit | None
+    folder: Path,
+    rewards: Sequence[float],
+    summary: Mapping[str, object],
+    audited: RunAudit | None,
+    *,
+    program: str = "dressage",
 ) -> list[str]:
-    """The last lines of a run: what came of it, where it lies, how to look at it."""
+    """The last lines of a run: what came of it, where it lies, how to look at it.
+
+    ``program`` is how this command can be called from here.
+    """
     lines = []
     if rewards:
         lines.append(f"reward   {sparkline(rewards)}  step 1 to {len(rewards)}")
     if isinstance(first := summary.get("reward_first"), float) and isinstance(
         last := summary.get("reward_last"), float
     ):
-        lines.append(f"         {first:.2f} over the first 5 steps, {last:.2f} over the last 5")
+        most = min(MOVING_MEAN, len(rewards))
+        lines.append(f"         {first:.2f} over the first {most} steps, {last:.2f} over the last {most}")
     setup, seconds = summary.get("setup_seconds"), summary.get("seconds")
     if isinstance(seconds, int | float):
         before = f"set-up {setup:.0f} s, " if isinstance(setup, int | float) else ""
@@ -172,5 +184,5 @@ def closing_lines(
     lines.append(f"run      {folder}")
     if (folder / PICTURE).exists():
         lines.append(f"curve    {folder / PICTURE}  (xdg-open {folder / PICTURE})")
-    lines.append(f"check    dressage audit {folder}")
+    lines.append(f"check    {program} audit {folder}")
     return lines
