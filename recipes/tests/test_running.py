@@ -58,6 +58,12 @@ def test_a_model_that_is_not_there_is_refused(name, tmp_path):
         find_model(name, tmp_path, ignore)
 
 
+def test_a_refused_run_leaves_no_empty_folder(tmp_path, capsys):
+    assert main(["demo", "--model", "nowhere", "--out", str(tmp_path / "run")]) == 2
+    assert "--model nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_hubs_name_is_left_to_transformers(tmp_path):
     assert find_model("owner/name", tmp_path, ignore) == "owner/name"
 

@@ -94,14 +94,19 @@ def _demo(arguments: argparse.Namespace, surroundings: Surroundings) -> int:
     out = new_folder(arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}", "--out")
     from dressage_recipes.running import demo
 
-    return demo(
-        seed=arguments.seed,
-        steps=arguments.steps,
-        model=arguments.model,
-        out=out,
-        cache=surroundings.cache,
-        setup_seconds=surroundings.setup_seconds,
-    )
+    try:
+        return demo(
+            seed=arguments.seed,
+            steps=arguments.steps,
+            model=arguments.model,
+            out=out,
+            cache=surroundings.cache,
+            setup_seconds=surroundings.setup_seconds,
+        )
+    except RecipeError:
+        if not any(out.iterdir()):
+            out.rmdir()
+        raise
 
 
 def _train(arguments: argparse.Namespace, surroundings: Surroundings) -> int:
