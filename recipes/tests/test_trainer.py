@@ -62,9 +62,7 @@ def batch(samples: list[Sample]) -> Batch:
 
 def rows(count: int = 6) -> list[Sample]:
     rng = np.random.default_rng(0)
-    return [
-        sample(rng, f"r{i}", f"g{i % 2}", [1.0, -0.5, 0.3][i % 3], 12 + 3 * i) for i in range(count)
-    ]
+    return [sample(rng, f"r{i}", f"g{i % 2}", [1.0, -0.5, 0.3][i % 3], 12 + 3 * i) for i in range(count)]
 
 
 def gradient(model: Qwen3ForCausalLM, samples: list[Sample], micro_tokens: int) -> torch.Tensor:
@@ -128,9 +126,7 @@ def test_a_step_raises_the_probability_of_what_was_rewarded(model: Qwen3ForCausa
 
 
 @pytest.mark.parametrize("kind", ["masked", "no_advantage", "empty"])
-def test_c42_nothing_to_learn_leaves_weights_and_optimiser_alone(
-    model: Qwen3ForCausalLM, kind: str
-) -> None:
+def test_c42_nothing_to_learn_leaves_weights_and_optimiser_alone(model: Qwen3ForCausalLM, kind: str) -> None:
     samples = rows()
     trainer = GrpoTrainer(model, TrainerConfig(lr=1e-2))
     trainer.step(batch(samples))

@@ -36,7 +36,7 @@ KEY = "k" * 16
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - another process's, or a transport's
+        while not condition():
             await asyncio.sleep(0.005)
 
 

@@ -133,7 +133,7 @@ async def test_no_call_begins_while_a_session_is_being_finalised(rig):
     task = asyncio.create_task(rig.post(session, body))
     await rig.engine.until_running(1)
     ending = asyncio.create_task(rig.http.post(f"/sessions/{session}/finalize"))
-    while not rig.engine.aborts:  # noqa: ASYNC110 - the abort of the first call
+    while not rig.engine.aborts:
         await asyncio.sleep(0)
     late = await rig.post(session, {"messages": [{"role": "user", "content": "late"}]})
     assert late.status_code == 410
@@ -385,7 +385,7 @@ async def test_the_data_plane_alone_knows_no_control_route(rig):
         sent = []
 
         async def send(message):
-            sent.append(message)  # noqa: B023 - used within the round
+            sent.append(message)
 
         async def receive():
             return {"type": "http.request", "body": b"{}", "more_body": False}

@@ -176,7 +176,7 @@ async def test_an_abort_that_overtakes_its_request_is_said_again(make_rig):
     rig.engine.hold_after = 2
     session = await rig.open()
     task = asyncio.create_task(rig.chat(session, "hi"))
-    while not rig.engine.requests:  # noqa: ASYNC110 - it has come, but does not run yet
+    while not rig.engine.requests:
         await asyncio.sleep(0)
     assert await pause(rig) == {"quiesced": True, "preempted": 1, "waiting": 0}
     assert len(rig.engine.aborts) > 1

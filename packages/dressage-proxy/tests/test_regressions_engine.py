@@ -133,7 +133,7 @@ async def test_a_try_after_a_back_off_passes_the_gate_again(
     session = await rig.open()
     call = asyncio.create_task(rig.chat(session, "hi"))
     async with asyncio.timeout(5):
-        while rig.proxy.controller.waiting != 1:  # noqa: ASYNC110 - the gate tells nobody of its waiters
+        while rig.proxy.controller.waiting != 1:
             await asyncio.sleep(0)
     assert (await pauses[0]).quiesced
     assert len(rig.engine.requests) == 1

@@ -114,7 +114,7 @@ async def test_a_retry_while_the_first_attempt_is_being_aborted_starts_afresh(ri
     first = asyncio.create_task(rig.post(session, body("hi")))
     await rig.engine.until_running(1)
     await gone(first)
-    while not all(attempt.abandoned for attempt in rig.proxy.pipeline._attempts.values()):  # noqa: ASYNC110
+    while not all(attempt.abandoned for attempt in rig.proxy.pipeline._attempts.values()):
         await asyncio.sleep(0)
     second = asyncio.create_task(rig.chat(session, "hi"))
     await rig.engine.until_running(2)
@@ -175,7 +175,7 @@ async def test_a_client_that_leaves_during_the_engines_retries_stops_them(make_r
     rig.engine.inject(*[Fault.UNAVAILABLE] * 50)
     session = await rig.open()
     task = asyncio.create_task(rig.post(session, body("hi")))
-    while len(rig.engine.requests) < 2:  # noqa: ASYNC110 - it is being tried again
+    while len(rig.engine.requests) < 2:
         await asyncio.sleep(0.01)
     await gone(task)
     await settled(rig, session)

@@ -25,7 +25,7 @@ GRACE_S = 1.5
 async def until(condition: Callable[[], bool]) -> None:
     """Look again and again, for a bounded time, without a wait in between that another test would feel."""
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - another process has no event to wait on
+        while not condition():
             await asyncio.sleep(0.005)
 
 
@@ -334,7 +334,7 @@ async def test_c56_the_reaper_removes_what_a_dead_owner_left_and_not_a_peers(
     left = next(record for record in records.all() if record.id == killed_worker)
     box = await provider.create(SandboxSpec())  # a new provider reaps when it starts
     assert killed_worker not in [record.id for record in records.all()]
-    assert not any(os.path.exists(group) for group in left.cgroups)  # noqa: ASYNC240, PTH110
+    assert not any(os.path.exists(group) for group in left.cgroups)
     records.put(left)
     assert records.reap() == [killed_worker]
     assert records.reap() == []
