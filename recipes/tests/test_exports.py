@@ -1,0 +1,29 @@
+import subprocess
+import sys
+
+import dressage_recipes
+
+
+def test_every_exported_name_exists_and_is_listed_once():
+    names = dressage_recipes.__all__
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert getattr(dressage_recipes, name) is not None
+
+
+def test_every_public_attribute_is_exported():
+    public = {
+        name
+        for name, value in vars(dressage_recipes).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith("dressage_recipes.")
+    }
+    assert public <= set(dressage_recipes.__all__)
+
+
+def test_importing_loads_nothing_heavy():
+    code = (
+        "import sys, dressage_recipes\n"
+        "heavy = {'torch', 'transformers', 'matplotlib', 'fastapi', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
