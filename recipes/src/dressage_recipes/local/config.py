@@ -102,7 +102,7 @@ class Training(_Frozen):
     clip_high: float = Field(default=0.2, gt=0)
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
-    micro_tokens: int = Field(default=16384, ge=1)
+    micro_tokens: int = Field(default=512, ge=1)
     warmup_steps: int = Field(default=10, ge=0)
     decay: float = Field(default=0.9, ge=0, le=1)
     normalise_std: bool = True

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dressage_recipes.local.packing import batches, pack, trained
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
@@ -34,8 +36,8 @@ class TrainerConfig:
     epochs: int = 1
     minibatches: int = 1
     """Optimiser steps an epoch; prompt groups are never split over two."""
-    micro_tokens: int = 16384
-    """Padded tokens of one forward and backward."""
+    micro_tokens: int = 512
+    """Packed tokens of one forward and backward (see :mod:`packing`); the attention mask is their square."""
     warmup_steps: int = 0
     decay: float = 0.0
     """How much of the learning rate is gone, linearly, after ``total_steps``."""
@@ -151,11 +153,11 @@ class GrpoTrainer:
 
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """The model's logprobs of each sample's trained tokens, float32 [trained], in order."""
-        rows: list[NDArray[np.float32]] = []
+        rows = [np.zeros(0, np.float32) for _ in samples]
         with torch.no_grad():
-            for sample in samples:
-                logps, _ = self._forward([sample])
-                rows.append(logps.float().numpy())
+            for row, sample in enumerate(samples):
+                if sample.trained_tokens:
+                    rows[row] = self._forward([sample])[0].numpy()
         return rows
 
     def accumulate(
@@ -165,16 +167,16 @@ class GrpoTrainer:
         useful = [
             (sample, float(weight))
             for sample, weight in zip(samples, weights, strict=True)
-            if weight and sample.advantage
+            if weight and sample.advantage and sample.trained_tokens
         ]
-        for micro in _micro_batches(useful, self.config.micro_tokens):
-            self._backward(micro, sums, gap)
+        for rows in batches([sample for sample, _ in useful], self.config.micro_tokens):
+            self._backward([useful[row] for row in rows], sums, gap)
 
     def _backward(self, micro: Sequence[tuple[Sample, float]], sums: _Sums, gap: bool) -> None:
         rows = [sample for sample, _ in micro]
         logps_t, entropy_t = self._forward(rows)
-        old_t = torch.from_numpy(np.concatenate([s.logprobs[_trained(s)] for s in rows]))
-        counts = torch.tensor([len(_trained(s)) for s in rows])
+        old_t = torch.from_numpy(np.concatenate([s.logprobs[trained(s)] for s in rows]))
+        counts = torch.tensor([len(trained(s)) for s in rows])
         advantage_t = torch.tensor([s.advantage for s in rows], dtype=torch.float32).repeat_interleave(counts)
         weight_t = torch.tensor([w for _, w in micro], dtype=torch.float32).repeat_interleave(counts)
         delta_t = logps_t - old_t
@@ -196,28 +198,21 @@ class GrpoTrainer:
 
     def _forward(self, rows: Sequence[Sample]) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies float32 [trained tokens of all rows], row after row."""
-        width = max(len(sample.token_ids) for sample in rows)
-        ids_bt = np.zeros((len(rows), width), np.int64)
-        real_bt = np.zeros((len(rows), width), np.int64)
-        for i, sample in enumerate(rows):
-            ids_bt[i, : len(sample.token_ids)] = sample.token_ids
-            real_bt[i, : len(sample.token_ids)] = 1
-        at_row = np.repeat(np.arange(len(rows)), [len(_trained(s)) for s in rows])
-        at = np.concatenate([_trained(s) for s in rows])
-        # The token at position t is scored by the logits at t - 1; only such positions get logits at all.
-        kept, column = np.unique(at - 1, return_inverse=True)
-        logits_bkv = self.model(
-            input_ids=torch.from_numpy(ids_bt),
-            attention_mask=torch.from_numpy(real_bt),
+        packed = pack(rows)
+        # Only positions before a trained token get logits at all. Frozen layers below the first trained one
+        # keep nothing for the backward pass: none of their inputs wants a gradient.
+        logits_kv = self.model(
+            input_ids=torch.from_numpy(packed.ids).unsqueeze(0),
+            position_ids=torch.from_numpy(packed.positions).unsqueeze(0),
+            attention_mask=torch.from_numpy(packed.visible)[None, None],
             use_cache=False,
-            logits_to_keep=torch.from_numpy(kept),
-        ).logits
-        chosen_tv = logits_bkv[torch.from_numpy(at_row), torch.from_numpy(column)].float()
-        all_tv = torch.log_softmax(chosen_tv / self.config.temperature, dim=-1)
-        targets_t1 = torch.from_numpy(ids_bt[at_row, at]).unsqueeze(1)
+            logits_to_keep=torch.from_numpy(packed.sources),
+        ).logits[0]
+        logps_kv = torch.log_softmax(logits_kv.float() / self.config.temperature, dim=-1)
+        column_t = torch.from_numpy(packed.column)
         with torch.no_grad():
-            entropy_t = -(all_tv.exp() * all_tv).sum(-1)
-        return all_tv.gather(1, targets_t1).squeeze(1), entropy_t
+            entropy_k = -(logps_kv.exp() * logps_kv).sum(-1)
+        return logps_kv[column_t, torch.from_numpy(packed.targets)], entropy_k[column_t]
 
     def _apply(self, lr: float) -> float:
         for param, master in zip(self._params, self._masters, strict=True):
@@ -251,23 +246,6 @@ class GrpoTrainer:
         names = list(groups)
         for part in np.array_split(order, min(self.config.minibatches, len(groups)) or 1):
             yield [sample for index in part for sample in groups[names[index]]]
-
-
-def _trained(sample: Sample) -> NDArray[np.intp]:
-    """Positions with mask 1. Position 0 is never one: nothing precedes it."""
-    return np.flatnonzero(sample.loss_mask)
-
-
-def _micro_batches(rows: Sequence[tuple[Sample, float]], tokens: int) -> Iterator[list[tuple[Sample, float]]]:
-    """Rows of like length together, each batch at most ``tokens`` padded tokens (or one row)."""
-    batch: list[tuple[Sample, float]] = []
-    for row in sorted(rows, key=lambda row: len(row[0].token_ids)):
-        if batch and len(row[0].token_ids) * (len(batch) + 1) > tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
 
 
 def _select(model: PreTrainedModel, layers: int | None) -> Iterable[torch.nn.Parameter]:
