@@ -382,9 +382,9 @@ async def test_too_many_sessions_is_a_503_that_says_what_to_do(make_rig):
 async def test_the_data_plane_alone_knows_no_control_route(rig):
     app = CombinedApp(rig.proxy.data_app(), None)
     for path in ("/sessions", "/rollout/pause", "/metrics", "/", "/s", "/s/", "/x/y/v1/chat/completions"):
-        sent = []
+        sent: list = []
 
-        async def send(message):
+        async def send(message, sent=sent):
             sent.append(message)
 
         async def receive():

@@ -27,6 +27,7 @@ from dressage_proxy.errors import ConfigError
 KEY_VARIABLE = "DRESSAGE_CONTROL_KEY"
 _KEY_FILE = "control.key"
 _BACKLOG = 2048
+_MAX_PORT = 65535
 _FLAGS = {
     "engines": "--engine",
     "retain": "--store-retain",
@@ -76,11 +77,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(args: argparse.Namespace) -> int:
     codec = _codec(args)
-    data = _listen(args.host, args.port, "--port")
-    control = None if args.control_port is None else _listen(args.host, args.control_port, "--control-port")
     with contextlib.ExitStack() as stack:
-        for sock in filter(None, (data, control)):
-            stack.callback(sock.close)
+        data = stack.enter_context(_listen(args.host, args.port, "--port"))
+        control = None
+        if args.control_port is not None:
+            control = stack.enter_context(_listen(args.host, args.control_port, "--control-port"))
         given, key_file = _given_key(args)
         key = given or secrets.token_urlsafe(32)
         config = _config(args, key)
@@ -168,14 +169,20 @@ def _write_key(path: Path, key: str) -> Path:
 
 
 def _listen(host: str, port: int, flag: str) -> socket.socket:
+    # Checked here: the resolver takes a larger number modulo 65536.
+    if not 0 <= port <= _MAX_PORT:
+        raise ConfigError(f"{flag} {port}: must be 0 (a free one) to {_MAX_PORT}")
+    sock = None
     try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        sock = socket.socket(infos[0][0], socket.SOCK_STREAM)
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(infos[0][4])
+        sock.bind(address)
         sock.listen(_BACKLOG)
         sock.set_inheritable(True)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
+        if sock is not None:
+            sock.close()
         raise ConfigError(
             f"{flag} {port}: cannot listen on {host}:{port} ({error}); choose another, or 0 for a free one"
         ) from error
