@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from dressage_recipes.local.rollouts import SANDBOX, Collector
 from dressage_recipes.local.summary import Account, Summary
 from dressage_recipes.local.trainer import GrpoTrainer
 
-CLEANUP_S = 3.0
+CLEANUP_S = 20.0
 """How long ending one sandbox or session may hold up the end of the run."""
 
 
@@ -103,7 +103,7 @@ class _Run:
             if not config.model.path:
                 await loop.push()
             self.on_event(Phase("training", config.steps))
-            await loop.run()
+            await _unless_died(loop.run(), engine, proxy)
             await asyncio.to_thread(self._save, trainer, folder)
             for service in (engine, proxy):
                 service.measure()
@@ -151,6 +151,8 @@ class _Run:
                 reply=config.tasks.max_tokens,
             )
         )
+        # Both at once: nothing is in flight by then, and Ctrl-C should not wait for one after the other.
+        stack.push_async_callback(_end_all, engine, proxy)
         return engine, proxy
 
     async def _cold_start(self, folder: Path, model: PreTrainedModel) -> None:
@@ -204,7 +206,6 @@ class _Run:
             http=http,
             engine_url=str(engine.ready["url"]),
             weights=weights,
-            services=(engine, proxy),
             metrics=await stack.enter_async_context(_metrics(config)),
         )
         return Loop(config, parts, self.account, self.on_event), trainer
@@ -218,6 +219,25 @@ class _Run:
         for name in ("chat_template.jinja", "special_tokens_map.json", "vocab.json", "merges.txt"):
             if (folder / name).is_file():
                 shutil.copy2(folder / name, final)
+
+
+async def _end_all(*services: Service) -> None:
+    await asyncio.gather(*(service.end() for service in services))
+
+
+async def _unless_died(work: Coroutine[None, None, None], *services: Service) -> None:
+    """Do ``work``; where a service dies meanwhile, stop it and raise the ServiceError that says so."""
+    main = asyncio.ensure_future(work)
+    watches = [asyncio.ensure_future(service.died()) for service in services]
+    try:
+        done, _ = await asyncio.wait((main, *watches), return_when=asyncio.FIRST_COMPLETED)
+        for task in (*watches, main):
+            if task in done:
+                task.result()
+    finally:
+        for task in (main, *watches):
+            task.cancel()
+        await asyncio.gather(main, *watches, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

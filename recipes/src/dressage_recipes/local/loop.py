@@ -19,7 +19,6 @@ from dressage_recipes.errors import RecipeError
 from dressage_recipes.events import Activity, OnEvent, StepDone
 from dressage_recipes.local.config import LocalConfig
 from dressage_recipes.local.metrics import Metrics, Value
-from dressage_recipes.local.processes import Service
 from dressage_recipes.local.rollouts import Collected, Collector
 from dressage_recipes.local.summary import Account
 from dressage_recipes.local.tasks import make_problem
@@ -40,7 +39,6 @@ class Parts:
     http: httpx.AsyncClient
     engine_url: str
     weights: Path
-    services: tuple[Service, ...]
     metrics: tuple[Metrics, ...]
 
 
@@ -56,8 +54,7 @@ class Loop:
         self._version = 0
 
     async def run(self) -> None:
-        """All steps. Raises LoopError where no rollout of a step can be counted, ServiceError where a
-        process died."""
+        """All steps. Raises LoopError where no rollout of a step can be counted."""
         for step in range(1, self._config.steps + 1):
             await self._step(step)
 
@@ -114,8 +111,6 @@ class Loop:
             place.log(step, values)
 
     def _check(self, step: int, collected: Collected) -> None:
-        for service in self._parts.services:
-            service.check()
         if not collected.counted:
             raise LoopError(f"no rollout of step {step} could be counted: {dict(collected.classes)}")
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from dressage_recipes.errors import RecipeError
 
@@ -56,7 +56,7 @@ class Service:
         try:
             self.ready = await asyncio.wait_for(self._read_ready(self._process), READY_S)
         except BaseException as error:
-            await self._end()
+            await self.end()
             if isinstance(error, TimeoutError):
                 raise ServiceError(
                     f"{self.name} was not ready within {READY_S:.0f} s", fix=self._look()
@@ -67,12 +67,13 @@ class Service:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._end()
+        await self.end()
 
-    def check(self) -> None:
-        """Raise ServiceError where the process has died."""
-        if self._process is not None and self._process.returncode is not None:
-            raise ServiceError(f"{self.name} died (exit code {self._process.returncode})", fix=self._look())
+    async def died(self) -> NoReturn:
+        """Wait for the process to end by itself, then raise ServiceError."""
+        assert self._process is not None
+        code = await self._process.wait()
+        raise ServiceError(f"{self.name} died (exit code {code})", fix=self._look())
 
     def measure(self) -> None:
         """Note the process's peak memory so far."""
@@ -94,7 +95,8 @@ class Service:
         await process.wait()
         raise ServiceError(f"{self.name} did not start: {self._last_words()}", fix=self._look())
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """End it and all that it started, within ``STOP_S`` or by force. Again: nothing more."""
         process = self._process
         if process is None or process.returncode is not None:
             return

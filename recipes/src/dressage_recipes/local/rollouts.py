@@ -18,9 +18,9 @@ from dressage_paddock import (
     TaskLimits,
     run_with_retries,
 )
-from dressage_proxy.client import ProxyClient
+from dressage_proxy.client import ControlError, ProxyClient
 from dressage_sandbox import Limits, SandboxFileError, SandboxSpec
-from dressage_segments import FailureClass, Trajectory
+from dressage_segments import FailureClass, LossCause, Trajectory
 
 from dressage_recipes.local.config import LocalConfig
 from dressage_recipes.local.prompts import messages_of
@@ -85,7 +85,8 @@ class Collector:
         """Tell the proxy that these are safe: each is read exactly once."""
         async with asyncio.TaskGroup() as tasks:
             for trajectory in trajectories:
-                tasks.create_task(self._client.ack(trajectory.session_id, trajectory.generation))
+                if trajectory.generation:
+                    tasks.create_task(self._client.ack(trajectory.session_id, trajectory.generation))
 
     async def _roll(self, step: int, number: int, problem: Problem, member: int) -> RolloutResult:
         config = self._config
@@ -111,7 +112,7 @@ class Collector:
     async def _read(self, result: RolloutResult) -> Trajectory | None:
         """The trajectory of a finalised session; None where none was recorded."""
         if result.finalize is None:
-            return None
+            return await self._drop(result) if result.session_id else None
         generation, segments = await self._client.segments(result.session_id)
         lost = dict(result.finalize.lost_tokens)
         return Trajectory(
@@ -126,6 +127,29 @@ class Collector:
             sampled_tokens=result.finalize.trained_tokens + sum(lost.values()),
             trained_tokens=result.finalize.trained_tokens,
             lost_tokens=lost,
+        )
+
+    async def _drop(self, result: RolloutResult) -> Trajectory | None:
+        """Drop a session whose end is in doubt (its finalize was not answered in time), and count it."""
+        try:
+            tokens = int((await self._client.get(result.session_id))["tokens"])
+            await self._client.delete(result.session_id)
+        except ControlError as error:
+            if error.status in (404, 410):
+                return None  # it was dropped already
+            raise
+        return Trajectory(
+            session_id=result.session_id,
+            instance_id=result.instance_id,
+            group_id=result.group_id,
+            rollout_id=result.rollout_id,
+            generation=0,
+            segments=(),
+            failure_class=FailureClass(result.failure_class.value),
+            outcome={},
+            sampled_tokens=tokens,
+            trained_tokens=0,
+            lost_tokens={LossCause.DELETED.value: tokens},
         )
 
 
