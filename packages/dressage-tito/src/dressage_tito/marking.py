@@ -36,7 +36,8 @@ def choose_marks(texts: Iterable[str]) -> Marks | None:
     """Marks that occur in none of the texts; None where all are taken."""
     used: set[str] = set()
     for text in texts:
-        used.update(mark for mark in _POOL if mark in text)
+        if not text.isascii():
+            used.update(mark for mark in _POOL if mark in text)
     free = [mark for mark in _POOL if mark not in used]
     return Marks(*free[:4]) if len(free) >= 4 else None
 

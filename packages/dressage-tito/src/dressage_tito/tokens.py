@@ -7,6 +7,8 @@ so it may come from a template's frame only.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -21,6 +23,10 @@ from dressage_tito.folder import TokenizerFolder
 from dressage_tito.unbreakable import UnbreakableTokenError
 
 Span = tuple[int, int]
+
+_FRAME_RUNS = 256
+_FRAME_RUN_CHARS = 256
+"""Short runs of a template's frame come again on every turn: so many are remembered."""
 
 
 class Tokens:
@@ -41,6 +47,7 @@ class Tokens:
         self._frame_literals = _literal_pattern(control, spaces=True)
         vocabulary = self._full.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self._short_frame_ids = functools.lru_cache(_FRAME_RUNS)(self._frame_ids)
 
     def id_of(self, text: str) -> int | None:
         """The id of a token given by its text, or None."""
@@ -117,11 +124,23 @@ class Tokens:
             flags, text = flags[keep], text.replace(escape, "")
         if not text:
             return
+        if not flags.any():
+            ids.append((self._short_frame_ids if len(text) <= _FRAME_RUN_CHARS else self._frame_ids)(text))
+            frame.append(np.ones(len(ids[-1]), dtype=np.bool_))
+            return
         tokens, offsets = self._encode_plain(text)
-        seen = np.concatenate(([0], np.cumsum(flags)))
-        bounds = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-        ids.append(np.array(tokens, dtype=np.int32))
+        seen = np.zeros(len(text) + 1, dtype=np.int64)
+        np.cumsum(flags, out=seen[1:])
+        flat = itertools.chain.from_iterable(offsets)
+        bounds = np.fromiter(flat, dtype=np.int64, count=2 * len(offsets)).reshape(-1, 2)
+        ids.append(np.fromiter(tokens, dtype=np.int32, count=len(tokens)))
         frame.append(seen[bounds[:, 1]] == seen[bounds[:, 0]])
+
+    def _frame_ids(self, text: str) -> NDArray[np.int32]:
+        """Ids int32 [T] of a run that holds no content, read-only."""
+        ids = np.array(self._encode_plain(text)[0], dtype=np.int32)
+        ids.flags.writeable = False
+        return ids
 
     def _encode_plain(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode with no control literal recognised.
@@ -130,7 +149,7 @@ class Tokens:
         cut inside the piece.
         """
         encoding = self._plain.encode(text, add_special_tokens=False)
-        tokens, offsets = list(encoding.ids), list(encoding.offsets)
+        tokens, offsets = encoding.ids, encoding.offsets
         if self._control_set.isdisjoint(tokens):
             return tokens, offsets
         start, end = next(offsets[i] for i, token in enumerate(tokens) if token in self._control_set)
