@@ -85,7 +85,9 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest) -> Place:
     if match is None:
         reason = session.tree.divergence(keys, tools_hash)
         return Place(ROOT, raw, tuple(keys), 0, tools_hash, reason, tuple(flags))
-    return Place(match.index, raw, tuple(keys), match.matched, tools_hash, "", tuple(flags))
+    others = [session.tree.turn(child).input_keys for child in session.tree.children(match.index)]
+    reason = "branched" if others and tuple(keys[match.matched :]) not in others else ""
+    return Place(match.index, raw, tuple(keys), match.matched, tools_hash, reason, tuple(flags))
 
 
 async def plan(session: Session, codec: ChatCodec, request: ModelRequest, place: Place) -> Plan:

@@ -85,6 +85,8 @@ def decode_reply(body: bytes, *, prompt_tokens: int, dispatch_version: int) -> C
     if not cause and finish == "abort" and len(ids) and not _labelled(meta):
         cause = LossCause.VERSION_RULE.value  # built by another route than a finished reply's (case C35)
     versions = _versions(meta, len(ids), dispatch_version)
+    if not cause and (versions == UNKNOWN_VERSION).any():
+        cause = LossCause.VERSION_RULE.value  # a trained token names the version that sampled it (P5)
     cached = meta.get("cached_tokens")
     return CallResult(ids, logprobs, versions, finish, matched, cause, cached if _whole(cached) else None)
 
@@ -123,7 +125,7 @@ def _logprobs(ids: NDArray[np.int32], entries: object) -> tuple[NDArray[np.float
         return absent, ""
     if not isinstance(entries, list) or not entries:
         return absent, LossCause.MISSING_LOGPROBS.value
-    if not all(isinstance(entry, list) and len(entry) > 1 for entry in entries):
+    if set(map(type, entries)) != {list} or min(map(len, entries)) < 2:
         return absent, LossCause.MISALIGNED.value
     try:
         # Not cast before the look: a cast would make a number of "-1" and true, and an id of 1.5.
