@@ -138,9 +138,15 @@ def _filtered(logits_v: Tensor, params: SamplingParams) -> Tensor:
 
 
 def draw(logps_bv: Tensor, generators: Sequence[torch.Generator | None], shared: torch.Generator) -> Tensor:
-    """One token per row, int64 [B], by exponential races; a row with its own generator is reproducible."""
-    race = torch.empty_like(logps_bv).exponential_(generator=shared)
+    """One token per row, int64 [B], by inverting the cumulative distribution: one random number a row, since
+    one for every token of a large vocabulary takes longer than the model. A row with its own generator is
+    reproducible. Where the probability is 0, no number leads."""
+    cumulative_bv = logps_bv.double().exp_().cumsum(-1)
+    total_b1 = cumulative_bv[:, -1:]
+    uniform_b1 = torch.rand(total_b1.shape, generator=shared, dtype=torch.float64)
     for row, generator in enumerate(generators):
         if generator is not None:
-            race[row].exponential_(generator=generator)
-    return (logps_bv - race.log()).argmax(dim=-1)
+            uniform_b1[row] = torch.rand(1, generator=generator, dtype=torch.float64)
+    # Below the total, whatever rounding does: the first sum above it is then that of a token with a chance.
+    at_b1 = torch.minimum(uniform_b1 * total_b1, torch.nextafter(total_b1, torch.zeros_like(total_b1)))
+    return torch.searchsorted(cumulative_bv, at_b1, right=True).squeeze(1)
