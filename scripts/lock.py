@@ -13,7 +13,7 @@ HEADER = f"""\
 # Made by `make lock` from the members' pyproject.toml files; edit those, not this.
 # torch is not here: its CPU builds differ from the registry's, so it is installed by range ({TORCH}).
 """
-FORBIDDEN = re.compile(r"://|^-e |^(--index|--extra-index|--find-links)| @ |(?:^|\\s)/[a-z]+/", re.MULTILINE)
+FORBIDDEN = re.compile(r"://|^-e |^(--index|--extra-index|--find-links)| @ |(?:^|\s)/[a-z]+/", re.MULTILINE)
 
 
 def export(uv_program: str, env: dict[str, str]) -> str:

@@ -35,8 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0 fine, 1 a doubt or a failed check, 2 wrong usage, 130 interrupted."""
     arguments = build_parser().parse_args(argv)
     command: Callable[[argparse.Namespace, Surroundings], int] = arguments.command
-    # Whoever ends the command politely gets the same clean-up as Ctrl-C.
-    previous = signal.signal(signal.SIGTERM, _as_interrupt)
+    # Whoever ends the command politely, or closes its terminal, gets the same clean-up as Ctrl-C; a shell that
+    # starts it in the background has told it to ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous = {name: signal.signal(name, _as_interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return command(arguments, _surroundings(os.environ))
     except KeyboardInterrupt:
@@ -50,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DOUBT
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for name, handler in previous.items():
+            signal.signal(name, handler)
 
 
 def build_parser() -> argparse.ArgumentParser:

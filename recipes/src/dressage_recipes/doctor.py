@@ -227,7 +227,7 @@ def _own_commands(proc: Path, uid: int) -> Iterable[tuple[int, str]]:
 
 
 def _is_orphan(proc: Path, pid: int, command: str) -> bool:
-    if "dressage_recipes.local" not in command and "dressage-proxy serve" not in command:
+    if "dressage_recipes.local" not in command and "dressage_proxy.cli serve" not in command:
         return False
     try:
         stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")

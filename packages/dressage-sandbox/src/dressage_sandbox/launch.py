@@ -234,6 +234,8 @@ class Launcher:
             [*program, "--args", words, "--", *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
             env=env, cwd="/", pass_fds=(*fds, *arguments.fds),
+            # A terminal's Ctrl-C is the owner's to act on: bubblewrap must not die of it in mid-set-up.
+            process_group=0,
         )  # fmt: skip
 
     def _drop_root(self) -> list[str]:

@@ -165,6 +165,8 @@ def proxy_service(
         "--engine": engine_url,
         "--store": store,
         "--port": 0,
+        # Apart, so that what may reach the model can never reach the control plane.
+        "--control-port": 0,
         "--control-key-file": key_file,
         "--context-window": context,
         "--max-output-tokens": reply,
