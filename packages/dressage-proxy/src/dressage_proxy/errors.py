@@ -51,13 +51,7 @@ class RequestError(ProxyError):
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.field, self.fix, self.code, self.status)
-
-
-def _rebuild(
-    kind: type[RequestError], message: str, field: str | None, fix: str | None, code: str, status: int
-) -> RequestError:
-    return kind(message, field=field, fix=fix, code=code, status=status)
+        return type(self), (self.message,), self.__dict__
 
 
 class NotFoundError(RequestError):
