@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0 fine, 1 a doubt or a failed check, 2 wrong usage, 130 interrupted."""
     arguments = build_parser().parse_args(argv)
     command: Callable[[argparse.Namespace, Surroundings], int] = arguments.command
-    # Whoever ends the command politely, or closes its terminal, gets the same clean-up as Ctrl-C; a shell that
-    # starts it in the background has told it to ignore SIGINT.
+    # Whoever ends the command politely, or closes its terminal, gets the same clean-up as Ctrl-C; a shell
+    # that starts it in the background has told it to ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     previous = {name: signal.signal(name, _as_interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:

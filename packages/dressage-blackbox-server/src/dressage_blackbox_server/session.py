@@ -120,7 +120,7 @@ class AgentSession:
             raise TurnActiveError(f"turn {self._active_id!r} of session {self.session_id} is active")
 
     async def wait(self, turn_id: str, timeout_s: float | None = None) -> TurnRecord:
-        """The turn once it is final, or as it stands after ``timeout_s``. Raises :class:`UnknownTurnError`."""
+        """The turn once it is final, or as it stands after ``timeout_s``. Raises UnknownTurnError."""
         turn = self.get(turn_id)
         if not turn.state.final and self._active is not None:
             await asyncio.wait({self._active}, timeout=timeout_s)
