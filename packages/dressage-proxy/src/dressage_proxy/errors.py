@@ -111,15 +111,6 @@ class PassingEngineError(EngineError):
         self.unreachable = unreachable
         self.lost = lost
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_passing, (self.message, self.delay_s, self.unreachable, self.lost)
-
-
-def _rebuild_passing(
-    message: str, delay_s: float | None, unreachable: bool, lost: bool
-) -> PassingEngineError:
-    return PassingEngineError(message, delay_s=delay_s, unreachable=unreachable, lost=lost)
-
 
 class ClientGoneError(ProxyError):
     """The client closed its connection while the reply was being made."""
