@@ -101,16 +101,16 @@ def routed_experts(rows: int, experts: tuple[int, int, int]) -> str:
     """Base64 of int32 [rows, layers, topk]: row r, layer l chose r + l + k, modulo the number of experts."""
     layers, topk, count = experts
     grid = np.add.outer(np.add.outer(np.arange(max(rows, 0)), np.arange(layers)), np.arange(topk)) % count
-    return base64.b64encode(np.ascontiguousarray(grid, dtype=np.int32)).decode("ascii")
+    return base64.b64encode(grid.astype(np.int32).tobytes()).decode("ascii")
 
 
 def _weight_versions(run: Run, count: int) -> list[dict[str, Any]]:
     ends = [start for start, _ in run.spans[1:]] + [count]
-    spans = [
+    return [
         {"version": version, "start": start, "end": min(end, count)}
         for (start, version), end in zip(run.spans, ends, strict=True)
+        if start < min(end, count)
     ]
-    return [span for span in spans if span["start"] < span["end"]]
 
 
 def _spoil(meta: dict[str, Any], fault: Fault) -> None:
