@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+import orjson
 from dressage_tito import Message, ToolCall
 
 
@@ -24,8 +25,16 @@ def message_key(message: Message) -> str:
         message.tool_call_id,
         message.name,
     ]
-    text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(_dumps(parts), digest_size=16).hexdigest()
+
+
+def _dumps(parts: Sequence[object]) -> bytes:
+    """One text of a value, however its objects are ordered."""
+    try:
+        return orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # lone surrogates, integers beyond 64 bits
+        text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return text.encode("utf-8", "surrogatepass")
 
 
 def same_meaning(first: Message, second: Message) -> bool:

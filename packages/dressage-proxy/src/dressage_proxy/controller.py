@@ -21,7 +21,8 @@ _REPEAT_ABORT_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PauseResult:
-    """What a pause reached: ``quiesced`` only if nothing of its scope is in flight."""
+    """What a pause reached: ``quiesced`` only if nothing of its scope is in flight. ``preempted`` calls it
+    aborted; ``waiting`` turns were held at the gate before."""
 
     quiesced: bool
     preempted: int
@@ -34,6 +35,26 @@ class _Call:
     engine: str
 
 
+class _Signal:
+    """Wakes who waits for it now. Sent without a pause in between, so that a cancelled task can send it."""
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        """Until it is sent; look again then whether what was waited for is so."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def send(self) -> None:
+        """Wake them."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
 class Controller:
     """The gate that every engine call passes. Used from one event loop."""
 
@@ -44,7 +65,8 @@ class Controller:
         self._paused: set[str] = set()
         self._calls: dict[str, _Call] = {}
         self._waiting: dict[str, int] = {}
-        self._changed = asyncio.Condition()
+        self._opened = _Signal()
+        self._ended = _Signal()
 
     @property
     def version(self) -> int:
@@ -73,26 +95,21 @@ class Controller:
     @asynccontextmanager
     async def call(self, session_id: str, rid: str, engine: str) -> AsyncIterator[int]:
         """Pass the gate and be in flight; yields the version known at dispatch (-1: unknown)."""
-        async with self._changed:
-            if self.holds(session_id):
-                self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
-                try:
-                    await self._changed.wait_for(lambda: not self.holds(session_id))
-                finally:
-                    self._waiting[session_id] -= 1
-                    if not self._waiting[session_id]:
-                        del self._waiting[session_id]
-            self._calls[rid] = _Call(session_id, engine)
+        if self.holds(session_id):
+            self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
+            try:
+                while self.holds(session_id):
+                    await self._opened.wait()
+            finally:
+                self._waiting[session_id] -= 1
+                if not self._waiting[session_id]:
+                    del self._waiting[session_id]
+        self._calls[rid] = _Call(session_id, engine)
         try:
             yield self._version
         finally:
             del self._calls[rid]
-            # Shielded: a cancelled caller must still wake a pause that waits for it.
-            await asyncio.shield(self._notify())
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+            self._ended.send()
 
     async def pause(self, session_id: str | None, timeout_s: float) -> PauseResult:
         """Close the gate for one session or all, abort what runs there, and wait for quiescence."""
@@ -101,6 +118,7 @@ class Controller:
         else:
             self._paused.add(session_id)
         targets = self._scope(session_id)
+        waiting = self.waiting if session_id is None else self._waiting.get(session_id, 0)
         deadline = asyncio.get_running_loop().time() + timeout_s
         while scope := self._scope(session_id):
             await asyncio.gather(*(self._engines.abort(call.engine, rid) for rid, call in scope.items()))
@@ -108,7 +126,6 @@ class Controller:
             if left <= 0 or await self._quiet(session_id, min(left, _REPEAT_ABORT_S)):
                 break
             # An abort that overtook its own request found nothing to abort: say it again.
-        waiting = self.waiting if session_id is None else self._waiting.get(session_id, 0)
         return PauseResult(not self._scope(session_id), len(targets), waiting)
 
     async def resume(self, version: int, session_id: str | None = None) -> None:
@@ -119,7 +136,7 @@ class Controller:
             self._paused.clear()
         else:
             self._paused.discard(session_id)
-        await self._notify()
+        self._opened.send()
 
     async def abort_session(self, session_id: str) -> None:
         """Abort what runs for a session; its turns are cancelled by their owner."""
@@ -139,8 +156,9 @@ class Controller:
 
     async def _quiet(self, session_id: str | None, timeout_s: float) -> bool:
         try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: not self._scope(session_id))
+            async with asyncio.timeout(timeout_s):
+                while self._scope(session_id):
+                    await self._ended.wait()
         except TimeoutError:
             return False
         return True

@@ -25,6 +25,7 @@ _AWAY_S = 5.0
 """How long other engines are preferred to one that could not be reached."""
 _SECONDS = re.compile(r"[0-9]{1,4}")
 _ERROR_TEXT = 500
+_READ_BYTES = 1 << 20
 
 
 class EngineClient:
@@ -42,7 +43,10 @@ class EngineClient:
         self._data = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
             timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=10),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept-Encoding", "User-Agent"),
             auto_decompress=False,
+            read_bufsize=_READ_BYTES,
         )
         self._control = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
