@@ -141,7 +141,7 @@ def draw(logps_bv: Tensor, generators: Sequence[torch.Generator | None], shared:
     """One token per row, int64 [B], by inverting the cumulative distribution: one random number a row, since
     one for every token of a large vocabulary takes longer than the model. A row with its own generator is
     reproducible. Where the probability is 0, no number leads."""
-    cumulative_bv = logps_bv.double().exp_().cumsum(-1)
+    cumulative_bv = logps_bv.exp().cumsum(-1, dtype=torch.float64)
     total_b1 = cumulative_bv[:, -1:]
     uniform_b1 = torch.rand(total_b1.shape, generator=shared, dtype=torch.float64)
     for row, generator in enumerate(generators):
