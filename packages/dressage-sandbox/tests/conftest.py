@@ -18,19 +18,21 @@ PR_SET_CHILD_SUBREAPER = 36
 PATIENCE_S = 3.0
 
 
-def _descendants() -> list[str]:
-    """Every process below this one, and any that was orphaned below it; those that just died are reaped."""
-    for child in psutil.Process().children():
-        if child.status() == psutil.STATUS_ZOMBIE:
-            try:
-                os.waitpid(child.pid, os.WNOHANG)
-            except ChildProcessError:
-                continue
+def _descendants(foreign: set[int]) -> list[str]:
+    """Every process below this one, and any that was orphaned below it; those that just died are reaped.
+
+    ``foreign``: children of others (another package's tests may share this process), with all below them.
+    """
     alive = []
-    for child in psutil.Process().children(recursive=True):
+    for child in psutil.Process().children():
+        if child.pid in foreign:
+            continue
         try:
-            alive.append(f"{child.pid} {' '.join(child.cmdline())[:120]}")
-        except psutil.NoSuchProcess:
+            if child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+            for process in (child, *child.children(recursive=True)):
+                alive.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+        except (psutil.NoSuchProcess, ChildProcessError):
             continue
     return alive
 
@@ -45,8 +47,9 @@ def _wait_until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture
 def descendants() -> Callable[[], list[str]]:
-    """A look at the processes below this one."""
-    return _descendants
+    """A look at the processes below this one that the test and its own fixtures started."""
+    foreign = {child.pid for child in psutil.Process().children()}
+    return lambda: _descendants(foreign)
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ def runtime_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def leftovers(runtime_dir: Path) -> Callable[[], list[str]]:
+def leftovers(runtime_dir: Path, descendants: Callable[[], list[str]]) -> Callable[[], list[str]]:
     """What is left of sandboxes with this runtime folder: processes below us, records, control groups."""
 
     def find() -> list[str]:
@@ -79,7 +82,7 @@ def leftovers(runtime_dir: Path) -> Callable[[], list[str]]:
         ids = {record.name.split(".")[0] for record in records} | seen_ids(runtime_dir)
         groups = [g for p in detect().parents.values() for i in ids for g in p.glob(f"dressage-*-{i}")]
         found = [str(p) for p in records] + [str(g) for g in groups]
-        return found + _descendants()
+        return found + descendants()
 
     return find
 

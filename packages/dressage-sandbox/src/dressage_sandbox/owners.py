@@ -94,7 +94,7 @@ class Records:
 
     def put(self, record: Record) -> None:
         """Write or replace a record, whole."""
-        part = self.folder / f"{record.id}.part"
+        part = self.folder / f"{record.id}.{record.owner.pid}-{record.owner.started}.part"
         for attempt in range(3):
             try:
                 part.write_text(json.dumps(asdict(record)))
@@ -140,8 +140,9 @@ class Records:
             if _remove_groups([Path(group) for group in record.cgroups]):
                 self.drop(record.id)
                 gone.append(record.id)
-        for part in self.folder.glob("*.part"):
-            if time.time() - part.stat().st_mtime > 60:
+        for part in self.folder.glob("*.*-*.part"):
+            pid, started = part.name.split(".")[-2].split("-")
+            if not Owner(int(pid), int(started), _boot_id()).alive():
                 part.unlink(missing_ok=True)
         return gone
 
