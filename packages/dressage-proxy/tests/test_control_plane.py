@@ -141,6 +141,44 @@ async def test_no_call_begins_while_a_session_is_being_finalised(rig):
     assert len(rig.engine.requests) == 1
 
 
+async def test_a_request_whose_body_is_still_coming_when_its_session_ends_samples_nothing(rig, monkeypatch):
+    session = await rig.open()
+    routed, go_on, abort = asyncio.Event(), asyncio.Event(), rig.proxy.engines.abort
+    rig.engine.hold_after = 3
+    running = asyncio.create_task(rig.post(session, {"messages": [{"role": "user", "content": "hi"}]}))
+    await rig.engine.until_running(1)
+    live = rig.proxy.sessions.live
+
+    def watched(session_id):
+        routed.set()
+        return live(session_id)
+
+    async def slow_abort(engine, rid):
+        await go_on.wait()
+        return await abort(engine, rid)
+
+    async def slow_body():
+        yield b'{"messages": [{"role": "user", '
+        await routed.wait()
+        while not rig.proxy.sessions.find(session).ending:
+            await asyncio.sleep(0)
+        yield b'"content": "late"}]}'
+
+    monkeypatch.setattr(type(rig.proxy.sessions), "live", lambda self, session_id: watched(session_id))
+    monkeypatch.setattr(type(rig.proxy.engines), "abort", lambda self, *call: slow_abort(*call))
+    late = asyncio.create_task(rig.http.post(f"/s/{session}/v1/chat/completions", content=slow_body()))
+    await routed.wait()
+    ending = asyncio.create_task(rig.http.post(f"/sessions/{session}/finalize"))
+    try:
+        async with asyncio.timeout(5):
+            assert (await late).status_code == 410
+    finally:
+        go_on.set()
+    assert (await ending).status_code == 200
+    assert (await running).status_code == 410
+    assert len(rig.engine.requests) == 1
+
+
 async def test_an_empty_session_ends_with_no_segments(rig):
     session = await rig.open()
     trajectory = await rig.end(session)
