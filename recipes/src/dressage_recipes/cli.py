@@ -34,6 +34,8 @@ class Surroundings:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0 fine, 1 a doubt or a failed check, 2 wrong usage, 130 interrupted."""
     arguments = build_parser().parse_args(argv)
+    # OpenMP reads this when torch is loaded: the trainer's idle threads must not spin on the engine's cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     command: Callable[[argparse.Namespace, Surroundings], int] = arguments.command
     # Whoever ends the command politely, or closes its terminal, gets the same clean-up as Ctrl-C; a shell
     # that starts it in the background has told it to ignore SIGINT.
