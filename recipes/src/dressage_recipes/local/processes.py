@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self
 from dressage_recipes.errors import RecipeError
 
 READY_S = 120.0
-STOP_S = 2.0
+STOP_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
