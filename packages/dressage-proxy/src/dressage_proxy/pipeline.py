@@ -19,6 +19,9 @@ from dressage_proxy.planning import Place, Plan, locate, plan
 from dressage_proxy.sampling import Effective, context_window, effective, reply_cap
 from dressage_proxy.session import Session, State
 
+_BUSY_SESSIONS = 8
+"""So many sessions with a reply in the making keep the event loop busy."""
+
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -154,7 +157,8 @@ class Pipeline:
 
     async def _turn(self, session: Session, request: ModelRequest, place: Place) -> ModelReply:
         with self.metrics.phase("encode"):
-            planned = await plan(session, self.codec, request, place)
+            busy = len(self._running) >= _BUSY_SESSIONS
+            planned = await plan(session, self.codec, request, place, busy=busy)
         sampling = self._sampling(session, request, planned)
         reply = Reply()
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,10 @@ from dressage_proxy.generation import Prompt
 from dressage_proxy.session import Session
 from dressage_proxy.volatile import pin_volatile
 
-_THREAD_BYTES = 1 << 15
-"""From here on encoding is worth a thread (the tokenizer releases the GIL)."""
+_THREAD_CHARS = 1 << 15
+"""From here on encoding is worth a thread: the tokenizer releases the GIL, and the event loop goes on."""
+_BUSY_THREAD_CHARS = 1 << 10
+"""The same while many turns share the event loop: a turn takes longer, all of them together less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,12 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest) -> Place:
     return Place(match.index, raw, tuple(keys), match.matched, tools_hash, reason, tuple(flags))
 
 
-async def plan(session: Session, codec: ChatCodec, request: ModelRequest, place: Place) -> Plan:
+async def plan(
+    session: Session, codec: ChatCodec, request: ModelRequest, place: Place, *, busy: bool = False
+) -> Plan:
     """Encode what is new; where the codec refuses to extend, a new branch starts with its reason.
 
-    Raises RequestError where even a start is refused.
+    ``busy`` says that many turns are under way. Raises RequestError where even a start is refused.
     """
     if place.parent != ROOT:
         prefix = session.tree.ids(place.parent)
@@ -104,6 +108,7 @@ async def plan(session: Session, codec: ChatCodec, request: ModelRequest, place:
             lambda: codec.extend(
                 prefix, appended, request.tools or None, template_kwargs=request.template_kwargs
             ),
+            busy,
         )
         if isinstance(encoded, Encoded):
             origin = np.where(encoded.frame, Origin.BRIDGE, Origin.ENVIRONMENT).astype(np.uint8)
@@ -111,15 +116,16 @@ async def plan(session: Session, codec: ChatCodec, request: ModelRequest, place:
             prompt = Prompt(np.concatenate([prefix, encoded.ids]), digest.update(encoded.ids))
             return Plan(place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, "")
         place = replace(place, parent=ROOT, matched=0, cut_reason=f"refused_{encoded.reason}")
-    return await _start(session, codec, request, place)
+    return await _start(session, codec, request, place, busy)
 
 
-async def _start(session: Session, codec: ChatCodec, request: ModelRequest, place: Place) -> Plan:
+async def _start(session: Session, codec: ChatCodec, request: ModelRequest, place: Place, busy: bool) -> Plan:
     messages = [_native(session, _message(item, index)) for index, item in enumerate(place.raw)]
     merged = merge_leading_system(messages)
     encoded = await _run(
         merged,
         lambda: codec.start(merged, request.tools or None, template_kwargs=request.template_kwargs),
+        busy,
     )
     if isinstance(encoded, Refusal):
         raise RequestError(
@@ -135,11 +141,13 @@ async def _start(session: Session, codec: ChatCodec, request: ModelRequest, plac
     return Plan(place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, system_key)
 
 
-async def _run(messages: Sequence[Message], encode: Any) -> Encoded | Refusal:
+async def _run(
+    messages: Sequence[Message], encode: Callable[[], Encoded | Refusal], busy: bool
+) -> Encoded | Refusal:
     """Encode here when it is short, else in a thread."""
     size = sum(len(message.content) for message in messages)
-    result: Encoded | Refusal = encode() if size < _THREAD_BYTES else await asyncio.to_thread(encode)
-    return result
+    here = size < (_BUSY_THREAD_CHARS if busy else _THREAD_CHARS)
+    return encode() if here else await asyncio.to_thread(encode)
 
 
 def _message(raw: Any, index: int) -> Message:
