@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,18 +19,15 @@ from dressage_recipes.audit import audit_run
 from dressage_recipes.events import Event, StepDone
 from dressage_recipes.local.config import LocalConfig, load_config, to_toml
 from dressage_recipes.local.demo import run_demo
-from dressage_sandbox import BubblewrapProvider, ProviderUnavailable
 
 
 @pytest.fixture(autouse=True)
-async def _needs_sandboxes() -> None:
-    provider = BubblewrapProvider()
-    try:
-        await provider.probe()
-    except ProviderUnavailable as error:
-        pytest.skip(f"no sandbox on this machine: {error}")
-    finally:
-        await provider.close()
+def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files that no other run on this machine uses; short, for the sake of sockets."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
 def small(out: Path, **changes: object) -> LocalConfig:
@@ -41,15 +40,16 @@ def small(out: Path, **changes: object) -> LocalConfig:
     return LocalConfig.model_validate(raw)
 
 
-def leftovers() -> set[str]:
-    """Temporary folders of runs, and mounts of sandboxes."""
-    folders = {str(path) for path in Path("/tmp").glob("dressage-*") if path.is_dir()}
-    mounts = {line for line in Path("/proc/self/mounts").read_text().splitlines() if "dressage" in line}
-    return folders | mounts
+def leftovers() -> list[str]:
+    """What runs left in the folder for temporary files, and mounts of sandboxes."""
+    folders = [str(path) for path in Path(tempfile.gettempdir()).iterdir()]
+    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if "dressage" in line]
+    return folders + mounts
 
 
 def test_a_run_leaves_its_summary_its_store_and_nothing_else(tmp_path: Path) -> None:
-    before, events = leftovers(), list[Event]()
+    events = list[Event]()
+    others = psutil.Process().children(recursive=True)
     config = small(tmp_path / "run")
     summary = run_demo(config, on_event=events.append, setup_seconds=1.5)
     said = json.loads((config.out / "summary.json").read_text())
@@ -66,8 +66,8 @@ def test_a_run_leaves_its_summary_its_store_and_nothing_else(tmp_path: Path) -> 
     assert audited.ok, audited.doubts
     assert audited.trained_tokens == summary.trained_tokens
     assert audited.sessions == 12
-    assert leftovers() <= before
-    assert not psutil.Process().children(recursive=True)
+    assert leftovers() == []
+    assert set(psutil.Process().children(recursive=True)) <= set(others)
 
 
 def started(config: LocalConfig, folder: Path) -> subprocess.Popen[str]:
@@ -100,7 +100,6 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
 
 @pytest.mark.parametrize("moment", ["cold start", "rollouts", "StepDone"])
 def test_ctrl_c_ends_it_within_five_seconds_and_leaves_nothing(moment: str, tmp_path: Path) -> None:
-    before = leftovers()
     config = small(tmp_path / "run", steps=500)
     if moment == "cold start":
         cold = config.cold_start.model_copy(update={"steps": 100_000})
@@ -118,7 +117,7 @@ def test_ctrl_c_ends_it_within_five_seconds_and_leaves_nothing(moment: str, tmp_
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     assert not [child for child in children if child.is_running() and child.status() != "zombie"]
-    assert leftovers() <= before
+    assert leftovers() == []
 
 
 def test_kill_9_of_the_loop_ends_its_processes(tmp_path: Path) -> None:
