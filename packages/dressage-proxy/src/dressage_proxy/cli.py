@@ -42,6 +42,7 @@ _FLAGS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 after a graceful stop, 2 for a configuration that cannot work."""
     args = _parser().parse_args(argv)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time, on threads of our own
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         return _serve(args)
@@ -130,7 +131,7 @@ def _json(text: str) -> dict[str, object]:
 def _codec(args: argparse.Namespace) -> ChatCodec:
     kwargs = _json(args.template_kwargs)
     try:
-        return ChatCodec.from_folder(args.tokenizer, template_kwargs=kwargs)
+        return ChatCodec.from_folder(args.tokenizer, template_kwargs=kwargs, threads=True)
     except TitoError as error:
         raise ConfigError(f"--tokenizer {error}") from error
     except ValueError as error:

@@ -22,7 +22,7 @@ from dressage_proxy.session import Session
 from dressage_proxy.volatile import pin_volatile
 
 _THREAD_CHARS = 1 << 15
-"""From here on encoding is worth a thread: the tokenizer releases the GIL, and the event loop goes on."""
+"""From here on encoding is worth a thread: byte-level tokenizers release the GIL, the event loop goes on."""
 _BUSY_THREAD_CHARS = 1 << 10
 """The same while many turns share the event loop: a turn takes longer, all of them together less."""
 

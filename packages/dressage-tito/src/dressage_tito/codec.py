@@ -57,18 +57,23 @@ class ChatCodec:
         *,
         template_kwargs: Mapping[str, Any] | None = None,
         clock: Clock = datetime.now,
+        threads: bool = False,
     ) -> ChatCodec:
         """Load a Hugging Face tokenizer folder; no network is asked.
 
         ``template_kwargs`` (e.g. ``{"enable_thinking": False}``) hold for every call. ``clock`` answers
-        templates that print a date. Raises FolderError (names the file and the fix) or ProfileError.
+        templates that print a date. With ``threads`` a byte-level tokenizer encodes without the interpreter's
+        lock, so that threads encode side by side; set TOKENIZERS_PARALLELISM=false before, or the tokenizers
+        library starts threads of its own and complains when the process forks.
+
+        Raises FolderError (names the file and the fix) or ProfileError.
         """
         from dressage_tito.tokens import Tokens  # loads numpy and tokenizers: not at import
 
         kwargs = _checked_kwargs(template_kwargs)
         folder = read_folder(path)
         template = ChatTemplate(folder.templates, folder.special, clock, str(folder.path))
-        tokens = Tokens(folder)
+        tokens = Tokens(folder, threads=threads)
         return cls(folder, template, tokens, infer_profile(folder, template, tokens, kwargs), kwargs)
 
     def with_profile(self, profile: Profile) -> ChatCodec:

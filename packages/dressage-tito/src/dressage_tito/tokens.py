@@ -11,7 +11,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from dressage_tito.folder import TokenizerFolder
 from dressage_tito.unbreakable import UnbreakableTokenError
 
 Span = tuple[int, int]
+Json = Mapping[str, Any]
 
 _FRAME_RUNS = 256
 _FRAME_RUN_CHARS = 256
@@ -32,7 +33,7 @@ _FRAME_RUN_CHARS = 256
 class Tokens:
     """A tokenizer split in two: control literals, and everything else as plain text."""
 
-    def __init__(self, folder: TokenizerFolder) -> None:
+    def __init__(self, folder: TokenizerFolder, *, threads: bool = False) -> None:
         added: list[dict[str, Any]] = folder.tokenizer["added_tokens"]
         control = [item for item in added if _is_control(str(item["content"]))]
         plain = [item for item in added if not _is_control(str(item["content"]))]
@@ -47,6 +48,7 @@ class Tokens:
         self._frame_literals = _literal_pattern(control, spaces=True)
         vocabulary = self._full.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self._free = threads and not plain and _is_byte_level(folder.tokenizer)
         self._short_frame_ids = functools.lru_cache(_FRAME_RUNS)(self._frame_ids)
 
     def id_of(self, text: str) -> int | None:
@@ -128,6 +130,8 @@ class Tokens:
             ids.append((self._short_frame_ids if len(text) <= _FRAME_RUN_CHARS else self._frame_ids)(text))
             frame.append(np.ones(len(ids[-1]), dtype=np.bool_))
             return
+        if self._free and self._encode_free(text, flags, ids, frame):
+            return
         tokens, offsets = self._encode_plain(text)
         seen = np.zeros(len(text) + 1, dtype=np.int64)
         np.cumsum(flags, out=seen[1:])
@@ -135,6 +139,42 @@ class Tokens:
         bounds = np.fromiter(flat, dtype=np.int64, count=2 * len(offsets)).reshape(-1, 2)
         ids.append(np.fromiter(tokens, dtype=np.int32, count=len(tokens)))
         frame.append(seen[bounds[:, 1]] == seen[bounds[:, 0]])
+
+    def _encode_free(
+        self,
+        text: str,
+        flags: NDArray[np.bool_],
+        ids: list[NDArray[np.int32]],
+        frame: list[NDArray[np.bool_]],
+    ) -> bool:
+        """Encode a run with one stretch of content without the interpreter's lock; False where it cannot be.
+
+        That way of encoding gives no offsets: what of the frame lies before and after the content is found
+        by the lengths of the tokens, one character of a byte-level token for each byte.
+        """
+        start, end = int(flags.argmax()), len(flags) - int(flags[::-1].argmax())
+        before, after = text[:start], text[end:]
+        if not (flags[start:end].all() and before.isascii() and after.isascii()):
+            return False
+        tokens: list[int] = self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        if not self._control_set.isdisjoint(tokens):
+            return False
+        framed = np.zeros(len(tokens), dtype=np.bool_)
+        framed[: self._tokens_within(tokens, len(before))] = True
+        framed[len(tokens) - self._tokens_within(reversed(tokens), len(after)) :] = True
+        ids.append(np.fromiter(tokens, dtype=np.int32, count=len(tokens)))
+        frame.append(framed)
+        return True
+
+    def _tokens_within(self, tokens: Iterable[int], size: int) -> int:
+        """How many of the first tokens lie wholly in the first ``size`` bytes."""
+        count = 0
+        for token in tokens:
+            size -= len(self._plain.id_to_token(token) or "")
+            if size < 0:
+                break
+            count += 1
+        return count
 
     def _frame_ids(self, text: str) -> NDArray[np.int32]:
         """Ids int32 [T] of a run that holds no content, read-only."""
@@ -159,6 +199,22 @@ class Tokens:
         left, left_offsets = self._encode_plain(text[:cut])
         right, right_offsets = self._encode_plain(text[cut:])
         return left + right, left_offsets + [(a + cut, b + cut) for a, b in right_offsets]
+
+
+def _is_byte_level(tokenizer: Json) -> bool:
+    """Whether a token is as many characters as it stands for bytes."""
+    splitter = tokenizer.get("pre_tokenizer") or {}
+    last = (splitter.get("pretokenizers") or [{}])[-1] if splitter.get("type") == "Sequence" else splitter
+    model = tokenizer.get("model") or {}
+    normalizer = tokenizer.get("normalizer") or {"type": "NFC"}
+    return (
+        model.get("type") == "BPE"
+        and not model.get("continuing_subword_prefix")
+        and not model.get("end_of_word_suffix")
+        and normalizer.get("type") == "NFC"
+        and last.get("type") == "ByteLevel"
+        and not last.get("add_prefix_space")
+    )
 
 
 def _is_control(literal: str) -> bool:
