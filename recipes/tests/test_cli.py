@@ -1,4 +1,3 @@
-import os
 import signal
 import subprocess
 import sys
@@ -67,7 +66,7 @@ def test_ctrl_c_and_a_polite_end_both_exit_130(monkeypatch, capsys):
     for number in (signal.SIGINT, signal.SIGTERM):
 
         def interrupted(*_arguments, number=number):
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
             raise AssertionError("the signal should have come first")
 
         monkeypatch.setattr(cli, "_audit", interrupted)
