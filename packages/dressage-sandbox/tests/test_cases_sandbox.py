@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -16,8 +17,10 @@ import psutil
 import pytest
 from dressage_sandbox import BubblewrapProvider, BubblewrapSandbox, Limits, SandboxSpec
 from dressage_sandbox.bwrap import find_bubblewrap
+from dressage_sandbox.channel import Channel
 from dressage_sandbox.inside.capture import MARK
 from dressage_sandbox.owners import Records
+from dressage_sandbox.relay import Relay
 
 GRACE_S = 1.5
 
@@ -291,6 +294,37 @@ async def test_c56_a_create_that_is_cancelled_at_any_await_leaves_nothing(
     else:  # it was ready before the cancellation
         await sandbox.terminate()
     assert provider.live() == []
+    await provider.close()
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize("where", ["relay", "channel"])
+async def test_c56_a_create_that_is_cancelled_once_the_relay_socket_is_here_closes_it(
+    runtime_dir: Path, leftovers: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    reached, listeners = asyncio.Event(), list[socket.socket]()
+    start = Relay.start
+
+    async def held(*_: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def started(relay: Relay, listener: socket.socket) -> None:
+        listeners.append(listener)
+        if where == "relay":
+            await held()
+        await start(relay, listener)
+
+    monkeypatch.setattr(Relay, "start", started)
+    if where == "channel":
+        monkeypatch.setattr(Channel, "open", held)
+    provider = BubblewrapProvider(runtime_dir=runtime_dir)
+    task = asyncio.ensure_future(provider.create(SandboxSpec(relay="127.0.0.1:9")))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [listener.fileno() for listener in listeners] == [-1]
     await provider.close()
     assert leftovers() == []
 

@@ -198,12 +198,20 @@ class BubblewrapProvider:
         self._records.put(sandbox.record)
         port, listener = await _ready(process, self._configuration(machine, spec))
         relay = None
-        if spec.relay is not None:
-            if listener is None:
-                raise SandboxStartFailed("the agent inside gave no relay socket")
-            relay = Relay(parse_address(spec.relay))
-            await relay.start(listener)
-        channel = await Channel.open(process.control, sandbox.channel_ended)
+        try:
+            if spec.relay is not None:
+                if listener is None:
+                    raise SandboxStartFailed("the agent inside gave no relay socket")
+                relay = Relay(parse_address(spec.relay))
+                await relay.start(listener)
+            channel = await Channel.open(process.control, sandbox.channel_ended)
+        except BaseException:
+            # Not the sandbox's yet, so its end would not reach them.
+            if relay is not None:
+                relay.stop()
+            if listener is not None:
+                listener.close()
+            raise
         sandbox.attach(channel, relay, port if relay else None)
 
     def _configuration(self, machine: _Machine, spec: SandboxSpec) -> bytes:
