@@ -74,6 +74,15 @@ def test_ctrl_c_and_a_polite_end_both_exit_130(monkeypatch, capsys):
         assert capsys.readouterr().err == "dressage: stopped\n"
 
 
+def test_a_polite_end_is_heard_by_a_program_in_the_background(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_audit", lambda *_arguments: signal.raise_signal(signal.SIGTERM))
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert main(["audit", "x"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def test_no_command_loads_torch_before_it_needs_it():
     code = (
         "import sys\nfrom dressage_recipes import audit, cli, doctor\ncli.build_parser()\n"

@@ -169,7 +169,10 @@ def _surroundings(env: Mapping[str, str]) -> Surroundings:
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    # SIGINT goes through whoever handles it now (asyncio does); a program in the background may ignore it.
     signal.raise_signal(signal.SIGINT)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
