@@ -110,13 +110,13 @@ def checked_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise UsageError(f"--model {folder}: not a folder", fix="give the folder, not a file in it")
     needs = {
-        "a config.json": ["config.json"],
+        "config.json": ["config.json"],
         "weights (*.safetensors)": ["*.safetensors", "pytorch_model*.bin"],
-        "a tokenizer.json": ["tokenizer.json"],
+        "tokenizer.json": ["tokenizer.json"],
     }
     for what, patterns in needs.items():
         if not any(any(folder.glob(pattern)) for pattern in patterns):
-            raise UsageError(f"--model {folder}: has no {what.removeprefix('a ')}", fix=f"it needs {what}")
+            raise UsageError(f"--model {folder}: has no {what}", fix="give a folder with a causal LM")
     config = folder / "tokenizer_config.json"
     in_config = config.is_file() and '"chat_template"' in config.read_text(encoding="utf-8")
     if not in_config and not (folder / "chat_template.jinja").is_file():

