@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from dressage_recipes.errors import StoppedError
 from dressage_recipes.local.trainer import GrpoTrainer, TrainerConfig, _Sums
 from dressage_segments import Batch, BranchKind, FailureClass, Sample, Weighting, token_weights
 from dressage_segments.denominators import DeadGroups
@@ -157,3 +159,24 @@ def test_only_the_last_layers_move_through_float32_masters(model: Qwen3ForCausal
 def test_too_many_trainable_layers_are_refused(model: Qwen3ForCausalLM) -> None:
     with pytest.raises(ValueError, match="trainable_layers is 9"):
         GrpoTrainer(model, TrainerConfig(trainable_layers=9))
+
+
+def test_a_step_that_is_asked_to_stop_ends_at_the_next_micro_batch_and_changes_nothing(
+    model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, done = threading.Event(), []
+    trainer = GrpoTrainer(model, TrainerConfig(lr=1e-2, micro_tokens=1), stop=stop)
+    backward = GrpoTrainer._backward
+
+    def counted(self: GrpoTrainer, *arguments: object) -> None:
+        backward(self, *arguments)
+        done.append(1)
+        stop.set()
+
+    monkeypatch.setattr(GrpoTrainer, "_backward", counted)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(StoppedError):
+        trainer.step(batch(rows()))
+    assert len(done) == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())

@@ -5,7 +5,8 @@
     RecipeError(Exception)
     ├── UsageError(ValueError)        an argument or a configuration field is wrong
     ├── ModelFetchError(OSError)      a model's files could not be fetched or prepared
-    └── NotARunError(LookupError)     a folder is not a finished or running Dressage run
+    ├── NotARunError(LookupError)     a folder is not a finished or running Dressage run
+    └── StoppedError                  a computation was asked to stop before its end
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class ModelFetchError(RecipeError, OSError):
 
 class NotARunError(RecipeError, LookupError):
     """A folder is not a Dressage run."""
+
+
+class StoppedError(RecipeError):
+    """A computation in a thread was asked to stop before its end."""
 
 
 def _rebuild(kind: type[RecipeError], message: str, fix: str) -> RecipeError:

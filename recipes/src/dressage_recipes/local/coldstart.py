@@ -14,16 +14,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dressage_recipes.errors import StoppedError
 from dressage_recipes.local.config import ColdStart, TaskSet
 from dressage_recipes.local.rehearsal import Script, rehearse, simulate_shell
 from dressage_recipes.local.tasks import NAMES, Problem, Variant, make_problem
 from dressage_recipes.local.tokenizer import IM_END, IM_START
 
 SYSTEM = f"{IM_START}system\nTools: shell(command){IM_END}\n"
-
-
-class StoppedError(Exception):
-    """The run was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ class ColdStarter:
         return reward
 
     def evaluate(self) -> float:
-        """Mean reward over problems that no training saw, sampled at temperature 1 with a simulated shell."""
+        """Mean reward over freshly drawn problems, sampled at temperature 1 with a simulated shell."""
         rng = random.Random(self._seed + 2000)
         problems = [make_problem(rng, self._tasks.weights) for _ in range(self._config.evaluate)]
         script = Script(
@@ -167,7 +164,7 @@ class ColdStarter:
 
     def _step(self, lr: float, guess: float) -> float:
         if self._stop.is_set():
-            raise StoppedError
+            raise StoppedError("the cold start was asked to stop")
         rows = [
             self._encoder.example(
                 demonstrate(

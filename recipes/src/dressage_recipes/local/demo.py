@@ -102,6 +102,8 @@ class _Run:
             loop, trainer = await self._assemble(stack, model, provider, engine, proxy)
             if not config.model.path:
                 await loop.push()
+            # Last in, first out: a step under way ends while the services do, not after them.
+            stack.callback(self.stop.set)
             self.on_event(Phase("training", config.steps))
             await _unless_died(loop.run(), engine, proxy)
             await asyncio.to_thread(self._save, trainer, folder)
@@ -198,7 +200,7 @@ class _Run:
         )
         weights = self.scratch / "weights"
         weights.mkdir()
-        trainer = GrpoTrainer(model, config.trainer())
+        trainer = GrpoTrainer(model, config.trainer(), stop=self.stop)
         parts = Parts(
             trainer=trainer,
             collector=Collector(paddock, client, config),

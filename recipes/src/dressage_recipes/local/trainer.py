@@ -7,6 +7,7 @@ its sample, so neither the cut into segments nor the fall into micro-batches cha
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dressage_recipes.errors import StoppedError
 from dressage_recipes.local.packing import batches, pack, trained
 
 
@@ -88,9 +90,13 @@ class _Sums:
 class GrpoTrainer:
     """Trains a causal LM in place. Parameters that are not float32 are stepped through float32 masters."""
 
-    def __init__(self, model: PreTrainedModel, config: TrainerConfig) -> None:
+    def __init__(
+        self, model: PreTrainedModel, config: TrainerConfig, *, stop: threading.Event | None = None
+    ) -> None:
+        """``stop`` ends a step that is under way at its next micro-batch, with StoppedError."""
         self.model = model
         self.config = config
+        self._stop = stop or threading.Event()
         self._steps = 0
         self._rng = np.random.default_rng(config.seed)
         self._params = list(_select(model, config.trainable_layers))
@@ -108,7 +114,8 @@ class GrpoTrainer:
 
     def step(self, batch: Batch) -> StepStats:
         """Train on one batch of rollouts. A batch without a trained token or without any advantage leaves
-        the weights and the optimiser alone. Raises FloatingPointError for a gradient that is not finite."""
+        the weights and the optimiser alone. Raises FloatingPointError for a gradient that is not finite,
+        StoppedError (weights and optimiser as before that update) when asked to stop."""
         started = time.perf_counter()
         lr = self._schedule()
         self._steps += 1
@@ -170,6 +177,9 @@ class GrpoTrainer:
             if weight and sample.advantage and sample.trained_tokens
         ]
         for rows in batches([sample for sample, _ in useful], self.config.micro_tokens):
+            if self._stop.is_set():
+                self.model.zero_grad(set_to_none=True)
+                raise StoppedError("the training step was asked to stop")
             self._backward([useful[row] for row in rows], sums, gap)
 
     def _backward(self, micro: Sequence[tuple[Sample, float]], sums: _Sums, gap: bool) -> None:
