@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
-from dressage_tito import wire_arguments
+from dressage_tito import message_to_json, wire_arguments
 
 from dressage_proxy.branches import kind_from_headers
 from dressage_proxy.dialects.base import ModelReply, ModelRequest
@@ -246,20 +246,9 @@ def models_body(model: str) -> bytes:
 
 def _message(reply: ModelReply) -> dict[str, Any]:
     message = reply.message
-    shown: dict[str, Any] = {"role": "assistant", "content": message.content or None, "refusal": None}
-    if not message.tool_calls:
-        shown["content"] = message.content
-    if message.reasoning:
-        shown["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        shown["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": wire_arguments(call)},
-            }
-            for call in message.tool_calls
-        ]
+    shown = {**message_to_json(message), "refusal": None}
+    if message.tool_calls and not message.content:
+        shown["content"] = None
     return shown
 
 
