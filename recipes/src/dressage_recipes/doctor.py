@@ -174,7 +174,7 @@ def _memory(meminfo: Path) -> Iterable[Row]:
     )
     available = int(fields["MemAvailable"].split()[0]) * 1024
     enough = available >= NEEDED_MEMORY
-    fix = "" if enough else "close other programs: the demo peaks below 2 GiB, --model smollm2 near 6"
+    fix = "" if enough else "close other programs: a run says its peak in summary.json (peak_rss_mib)"
     yield Row("memory", Level.OK if enough else Level.FAIL, f"{available / GIB:.1f} GiB available", fix)
 
 

@@ -1,7 +1,7 @@
 """The problems as a model without a tool grammar gets them: one example of a call, then the question.
 
-Measured with SmolLM2-135M-Instruct at temperature 1: it solves 0.04 of the READ problems from this prompt
-before any training (a call in 0.04 of its first replies, the right answer in 0.9 of what follows one).
+SmolLM2-135M-Instruct seldom calls the shell from this prompt before any training: the first rewards in a
+run's steps.jsonl say how seldom.
 """
 
 from __future__ import annotations
