@@ -73,7 +73,7 @@ def inside_python() -> tuple[str, str]:
 
 @pytest.fixture
 async def bubblewrap(tmp_path: Path, inside_python: tuple[str, str]) -> AsyncIterator[BubblewrapProvider]:
-    """A real provider. Where user namespaces are forbidden the probe says how to allow them, and tests fail."""
+    """A real provider. Where user namespaces are forbidden the probe fails and says how to allow them."""
     provider = BubblewrapProvider(runtime_dir=tmp_path / "sandboxes", interpreter=inside_python[0])
     await provider.probe()
     try:
