@@ -208,7 +208,7 @@ class ChatCodec:
         values = [int(token) for token in ids]
         while values and values[-1] in self.profile.stop_ids:
             values.pop()
-        grammar = Grammar(self.profile.reasoning_tags, hermes=self.profile.tool_grammar == "hermes")
+        grammar = Grammar(self.profile.reasoning_tags, self.profile.tool_grammar)
         return parse_text(
             self.decode(values),
             grammar,
