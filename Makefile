@@ -13,6 +13,9 @@ BIN := $(VENV)/bin
 FIND_PYTHON = PYTHON="$(PYTHON)" sh scripts/find_python.sh
 SETUP_SECONDS = $(VENV)/.setup-seconds
 
+# Compiled modules are kept: a process that compiles torch anew starts 7 s later, and a run starts several.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test test-package lint bench lock clean
 
 help: ## show this list

@@ -19,6 +19,7 @@ from dressage_recipes.audit import audit_run
 from dressage_recipes.events import Event, StepDone
 from dressage_recipes.local.config import LocalConfig, load_config, to_toml
 from dressage_recipes.local.demo import run_demo
+from dressage_recipes.local.scratch import PREFIX, remove_abandoned, scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +99,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
     raise AssertionError(f"{word} never came")
 
 
-@pytest.mark.parametrize("moment", ["cold start", "rollouts", "StepDone"])
+@pytest.mark.parametrize("moment", ["cold start", "rollouts", "training on", "StepDone"])
 def test_ctrl_c_ends_it_within_five_seconds_and_leaves_nothing(moment: str, tmp_path: Path) -> None:
     config = small(tmp_path / "run", steps=500)
     if moment == "cold start":
@@ -107,17 +108,40 @@ def test_ctrl_c_ends_it_within_five_seconds_and_leaves_nothing(moment: str, tmp_
     process = started(config, tmp_path)
     try:
         wait_for(process, moment)
-        children = psutil.Process(process.pid).children(recursive=True)
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
-        assert time.monotonic() - began < 5
+        interrupted(process)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    assert not [child for child in children if child.is_running() and child.status() != "zombie"]
+        ended(process)
     assert leftovers() == []
+
+
+@pytest.mark.parametrize("stuck", ["dressage_recipes.local.engine", "dressage_proxy.cli"])
+def test_ctrl_c_does_not_wait_for_a_service_that_hangs(stuck: str, tmp_path: Path) -> None:
+    process = started(small(tmp_path / "run", steps=500), tmp_path)
+    try:
+        wait_for(process, "StepDone")
+        services = [c for c in psutil.Process(process.pid).children() if stuck in c.cmdline()]
+        assert len(services) == 1
+        services[0].suspend()
+        interrupted(process)
+    finally:
+        ended(process)
+    assert leftovers() == []
+
+
+def interrupted(process: subprocess.Popen[str]) -> None:
+    """Press Ctrl-C, which reaches the whole group, and see everything gone within five seconds."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(timeout=20)
+    assert time.monotonic() - began < 5
+    assert not [child for child in children if child.is_running() and child.status() != "zombie"]
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def test_kill_9_of_the_loop_ends_its_processes(tmp_path: Path) -> None:
@@ -128,6 +152,11 @@ def test_kill_9_of_the_loop_ends_its_processes(tmp_path: Path) -> None:
     process.communicate()
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not [child for child in alive if child.status() != "zombie"]
+    assert len(list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))) == 1
+    with scratch_folder() as own:  # the next run clears what the killed one left, and nobody else's
+        assert list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) == [own]
+        assert remove_abandoned(Path(tempfile.gettempdir())) == []
+    assert leftovers() == []
 
 
 def test_a_dead_engine_ends_the_run_with_a_reason_and_no_reward_of_zero(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import resource
 import secrets
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
@@ -31,11 +30,14 @@ from dressage_recipes.local.policy import check_prompts, hub_folder, load_policy
 from dressage_recipes.local.processes import Service, engine_service, proxy_service
 from dressage_recipes.local.prompts import tool_protocol
 from dressage_recipes.local.rollouts import SANDBOX, Collector
+from dressage_recipes.local.scratch import scratch_folder
 from dressage_recipes.local.summary import Account, Summary
 from dressage_recipes.local.trainer import GrpoTrainer
 
 CLEANUP_S = 20.0
-"""How long ending one sandbox or session may hold up the end of the run."""
+"""How long ending one sandbox or session may hold up a step."""
+LEAVE_S = 1.0
+"""How long rollouts under way may take to end in order when the run stops; then its services end."""
 
 
 def ignore_event(event: Event) -> None:
@@ -57,8 +59,8 @@ def run_demo(
     (out / "logs").mkdir(parents=True, exist_ok=True)
     (out / "config.toml").write_text(to_toml(config), encoding="utf-8")
     account, stop = Account(), threading.Event()
-    with tempfile.TemporaryDirectory(prefix="dressage-") as scratch:
-        run = _Run(config, Path(scratch), account, on_event, stop)
+    with scratch_folder() as scratch:
+        run = _Run(config, scratch, account, on_event, stop)
         peak_kib = asyncio.run(run.main())
     summary = account.summary(
         seconds=time.perf_counter() - started,
@@ -102,10 +104,8 @@ class _Run:
             loop, trainer = await self._assemble(stack, model, provider, engine, proxy)
             if not config.model.path:
                 await loop.push()
-            # Last in, first out: a step under way ends while the services do, not after them.
-            stack.callback(self.stop.set)
             self.on_event(Phase("training", config.steps))
-            await _unless_died(loop.run(), engine, proxy)
+            await self._unless_died(loop.run(), engine, proxy)
             await asyncio.to_thread(self._save, trainer, folder)
             for service in (engine, proxy):
                 service.measure()
@@ -212,6 +212,25 @@ class _Run:
         )
         return Loop(config, parts, self.account, self.on_event), trainer
 
+    async def _unless_died(self, work: Coroutine[None, None, None], *services: Service) -> None:
+        """Do ``work``; where a service dies meanwhile, stop it and raise the ServiceError that says so."""
+        main = asyncio.ensure_future(work)
+        watches = [asyncio.ensure_future(service.died()) for service in services]
+        try:
+            done, _ = await asyncio.wait((main, *watches), return_when=asyncio.FIRST_COMPLETED)
+            for task in (*watches, main):
+                if task in done:
+                    task.result()
+        finally:
+            self.stop.set()  # a training step under way ends meanwhile
+            for task in (main, *watches):
+                task.cancel()
+            await asyncio.wait({main}, timeout=LEAVE_S)
+            if not main.done():
+                # A rollout that ends waits for the proxy, and that for an engine in the middle of a batch.
+                await _end_all(*services)
+            await asyncio.gather(main, *watches, return_exceptions=True)
+
     def _save(self, trainer: GrpoTrainer, folder: Path) -> None:
         final = self.config.out / "checkpoints" / "final"
         final.mkdir(parents=True, exist_ok=True)
@@ -225,21 +244,6 @@ class _Run:
 
 async def _end_all(*services: Service) -> None:
     await asyncio.gather(*(service.end() for service in services))
-
-
-async def _unless_died(work: Coroutine[None, None, None], *services: Service) -> None:
-    """Do ``work``; where a service dies meanwhile, stop it and raise the ServiceError that says so."""
-    main = asyncio.ensure_future(work)
-    watches = [asyncio.ensure_future(service.died()) for service in services]
-    try:
-        done, _ = await asyncio.wait((main, *watches), return_when=asyncio.FIRST_COMPLETED)
-        for task in (*watches, main):
-            if task in done:
-                task.result()
-    finally:
-        for task in (main, *watches):
-            task.cancel()
-        await asyncio.gather(main, *watches, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
