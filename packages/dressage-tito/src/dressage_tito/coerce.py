@@ -9,10 +9,12 @@ Python's.
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from dressage_tito.jsonspan import read_value
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -48,7 +50,7 @@ def _coerce(value: Any, schema: object, path: str, warnings: list[str]) -> Any:
     if found is _NOTHING:
         warnings.append(f"argument {path} is the text {value[:40]!r}, not {' or '.join(sorted(types))}")
         return value
-    return found
+    return _coerce(found, schema, path, warnings) if isinstance(found, dict | list) else found
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -82,14 +84,11 @@ def _spelled(text: str, types: frozenset[str]) -> Any:
     if len(bare) <= _MAX_DIGITS:
         if types & {"integer", "number"} and _INTEGER.fullmatch(bare):
             return int(bare)
-        if "number" in types and _NUMBER.fullmatch(bare):
+        if "number" in types and _NUMBER.fullmatch(bare) and math.isfinite(float(bare)):
             return float(bare)
-    for name, kind in (("object", dict), ("array", list)):
-        if name in types and bare[:1] in "{[":
-            try:
-                value = json.loads(bare)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, kind):
-                return value
+    for name, kind, mark in (("object", dict, "{"), ("array", list, "[")):
+        if name in types and bare.startswith(mark):
+            found = read_value(bare, 0)
+            if found is not None and found[1] == len(bare) and isinstance(found[0], kind):
+                return found[0]
     return _NOTHING

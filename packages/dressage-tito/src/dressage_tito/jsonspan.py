@@ -26,14 +26,25 @@ class JsonItem:
     text: str
 
 
-def read_object(text: str, position: int) -> tuple[list[JsonItem], int] | None:
+def read_object(text: str, position: int) -> tuple[list[JsonItem], int] | int:
     """The members of the object that begins at ``position`` (blanks may come first) and where it ends.
 
-    Strings are read as JSON strings, so that a markup tag inside one is just text. None where no whole, valid
-    object stands there.
+    Strings are read as JSON strings, so that a markup tag inside one is just text. Where no whole, valid
+    object stands there: how far the text was read, which is its end where a string has none.
     """
+    start = position
     try:
         return _read_object(text, position)
+    except json.JSONDecodeError as error:
+        return len(text) if error.msg.startswith("Unterminated string") else error.pos
+    except (ValueError, RecursionError):
+        return start
+
+
+def read_value(text: str, position: int) -> tuple[Any, int] | None:
+    """The JSON value that begins exactly at ``position`` and where it ends; None where none stands there."""
+    try:
+        return _DECODER.raw_decode(text, position)
     except (ValueError, RecursionError):
         return None
 
@@ -44,21 +55,21 @@ def skip_blank(text: str, position: int) -> int:
     return match.end() if match else position
 
 
-def _read_object(text: str, position: int) -> tuple[list[JsonItem], int] | None:
+def _read_object(text: str, position: int) -> tuple[list[JsonItem], int] | int:
     position = skip_blank(text, position)
     if not text.startswith("{", position):
-        return None
+        return position
     items: list[JsonItem] = []
     position = skip_blank(text, position + 1)
     if text.startswith("}", position):
         return items, position + 1
     while True:
         if not text.startswith('"', position):
-            return None
+            return position
         key, position = _DECODER.raw_decode(text, position)
         position = skip_blank(text, position)
         if not text.startswith(":", position):
-            return None
+            return position
         start = skip_blank(text, position + 1)
         value, end = _DECODER.raw_decode(text, start)
         items.append(JsonItem(key, value, text[start:end]))
@@ -66,5 +77,5 @@ def _read_object(text: str, position: int) -> tuple[list[JsonItem], int] | None:
         if text.startswith("}", position):
             return items, position + 1
         if not text.startswith(",", position):
-            return None
+            return position
         position = skip_blank(text, position + 1)

@@ -12,8 +12,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dressage_tito.grammars.base import ToolGrammar, ToolGrammarName
+from dressage_tito.grammars.cohere import COHERE
+from dressage_tito.grammars.deepseek import DEEPSEEK_V3, DEEPSEEK_V3_1
+from dressage_tito.grammars.gemma4 import GEMMA4
+from dressage_tito.grammars.glm import GLM
+from dressage_tito.grammars.harmony import HARMONY
 from dressage_tito.grammars.hermes import HERMES
+from dressage_tito.grammars.invoke import DEEPSEEK_DSML, MINIMAX_M2
+from dressage_tito.grammars.kimi import KIMI_K2
+from dressage_tito.grammars.lfm2 import LFM2
+from dressage_tito.grammars.llama3 import LLAMA3_JSON
+from dressage_tito.grammars.mistral import MISTRAL
 from dressage_tito.grammars.plain import plain
+from dressage_tito.grammars.qwen3_coder import QWEN3_CODER
 
 REASONING_TAGS: tuple[tuple[str, str], ...] = (
     ("<think>", "</think>"),
@@ -23,8 +34,24 @@ REASONING_TAGS: tuple[tuple[str, str], ...] = (
 )
 """Opening and closing tags of reasoning that families use (harmony writes channels instead)."""
 
+_ALL = (
+    HERMES,
+    QWEN3_CODER,
+    GLM,
+    DEEPSEEK_V3,
+    DEEPSEEK_V3_1,
+    DEEPSEEK_DSML,
+    KIMI_K2,
+    HARMONY,
+    MINIMAX_M2,
+    MISTRAL,
+    LLAMA3_JSON,
+    GEMMA4,
+    LFM2,
+    COHERE,
+)
 GRAMMARS: Mapping[ToolGrammarName, ToolGrammar] = MappingProxyType(
-    {grammar.name: grammar for grammar in (HERMES,)}
+    {grammar.name: grammar for grammar in _ALL}
 )
 """Every grammar that parses calls. At most one of them recognises a template's rendering."""
 

@@ -25,7 +25,6 @@ ToolGrammarName = Literal[
     "llama3_json",
     "minimax_m2",
     "mistral",
-    "mistral_args",
     "qwen3_coder",
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dressage_tito.coerce import coerce_arguments
-from dressage_tito.jsonspan import JsonItem, read_object
+from dressage_tito.jsonspan import JsonItem, read_object, skip_blank
 from dressage_tito.messages import ToolCall
 
 
@@ -44,11 +44,47 @@ def typed_call(
     return ToolCall(call_id, name, typed, text), [f"argument_type: {name}: {warning}" for warning in odd]
 
 
-def read_arguments(text: str, position: int) -> tuple[dict[str, Any], str, int] | None:
-    """The object that begins here (blanks may come first): its value, its own text, and where it ends."""
+def read_arguments(text: str, position: int) -> tuple[dict[str, Any], str, int] | int:
+    """The object that begins here (blanks may come first): its value, its own text, and where it ends.
+
+    Where there is none: how far the text was read.
+    """
     found = read_object(text, position)
-    if found is None:
-        return None
+    if isinstance(found, int):
+        return found
     items, end = found
     start = text.index("{", position)
     return {item.key: item.value for item in items}, text[start:end], end
+
+
+def read_list(
+    text: str,
+    position: int,
+    schemas: Mapping[str, Any],
+    *,
+    names: tuple[str, ...] = ("name",),
+    ids: tuple[str, ...] = (),
+) -> tuple[tuple[ToolCall, ...], tuple[str, ...], int] | int:
+    """The calls of a JSON list of objects that begins at ``position``, warnings, and where it ends.
+
+    Where there is none: how far the text was read.
+    """
+    position = skip_blank(text, position)
+    if not text.startswith("[", position):
+        return position
+    calls: list[ToolCall] = []
+    warnings: list[str] = []
+    while True:
+        found = read_object(text, position + 1)
+        if isinstance(found, int):
+            return found
+        call = call_of_object(found[0], schemas, names=names, ids=ids)
+        if call is None:
+            return found[1]
+        calls.append(call[0])
+        warnings += call[1]
+        position = skip_blank(text, found[1])
+        if text.startswith("]", position):
+            return tuple(calls), tuple(warnings), position + 1
+        if not text.startswith(",", position):
+            return position

@@ -23,27 +23,35 @@ class Found:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """No whole call. The text stays content up to the first ``close`` after ``end``, which is as far as it
+    was read as a part of this call; with an empty ``close`` it was no call at all."""
+
+    end: int
+    close: str = ""
+    begun: bool = True
+    """False where not even a call's head follows the opening: what comes next is read on its own."""
+
+
 class CallFinder:
     """How a family marks and writes a call; one finder is made for each turn."""
 
     opening: ClassVar[str]
     """A pattern of what begins a call."""
-    close: ClassVar[str] = ""
-    """The mark that ends a call: a broken one stays content up to it."""
     before: ClassVar[tuple[str, ...]] = ("\n",)
     """Line ends that the grammar puts between content and a call, the longest first."""
-    lead: ClassVar[str] = ""
-    """A line end that the grammar puts before the content."""
+    lead: ClassVar[tuple[str, ...]] = ()
+    """What the grammar puts before the content."""
+    trail: ClassVar[tuple[str, ...]] = ()
+    """What the grammar puts after the content."""
 
     def __init__(self, text: str, context: TurnContext) -> None:
         self.text = text
         self.context = context
 
-    def find(self, start: int, after: int) -> Found | int:
-        """The whole call whose opening is ``text[start:after]``.
-
-        Where there is none: the position up to which the text was read as a part of this call.
-        """
+    def find(self, start: int, after: int) -> Found | Broken:
+        """The whole call whose opening is ``text[start:after]``."""
         raise NotImplementedError
 
 
@@ -57,9 +65,13 @@ def reader(finder: type[CallFinder]) -> Callable[[str, TurnContext], Reading]:
             return Reading(tuple(pieces), tuple(warnings))
         scan = _Scan(text, finder, context, warnings)
         scan.run(position)
-        return Reading((*pieces, *scan.pieces), tuple(warnings))
+        return Reading((*pieces, *scan.pieces), tuple(dict.fromkeys(warnings)))
 
     return read
+
+
+_BLANK = re.compile(r"\s*+")
+_MALFORMED = "malformed_tool_call: a call that does not parse was left in the content"
 
 
 class _Scan:
@@ -68,6 +80,7 @@ class _Scan:
     ) -> None:
         self.pieces: list[Piece] = []
         self._text = text
+        self._end = len(text)
         self._finder = finder(text, context)
         self._context = context
         self._warnings = warnings
@@ -77,31 +90,42 @@ class _Scan:
 
     def run(self, position: int) -> None:
         """Cut everything from ``position`` on into pieces."""
-        if self._finder.lead and self._text.startswith(self._finder.lead, position):
-            self._piece("frame", position, position + len(self._finder.lead))
-            position += len(self._finder.lead)
-        if not self._context.tools:
+        position = self._lead(position)
+        trail = next((mark for mark in self._finder.trail if self._text.endswith(mark)), "")
+        self._end = max(position, self._end - len(trail))
+        if self._context.tools:
+            self._calls(position)
+        else:
             if re.compile(self._finder.opening).search(self._text, position):
                 self._warnings.append(
                     "tool_call_without_tools: the turn writes a call, but no tools were offered"
                 )
-            self._piece("content", position, len(self._text))
-            return
+            self._piece("content", position, self._end)
+        self._piece("frame", self._end, len(self._text))
+
+    def _lead(self, position: int) -> int:
+        for mark in self._finder.lead:
+            if self._text.startswith(mark, position):
+                self._piece("frame", position, position + len(mark))
+                return position + len(mark)
+        return position
+
+    def _calls(self, position: int) -> None:
         kept = position
-        while match := self._next.search(self._text, position):
+        while match := self._next.search(self._text, position, self._end):
             if match["thinking"] is not None:
                 position = self._skip_thinking(match.end())
                 continue
             found = self._finder.find(match.start(), match.end())
-            if not isinstance(found, Found) or self._is_cut(found):
-                position = self._broken(max(match.end(), found.end if isinstance(found, Found) else found))
+            if isinstance(found, Broken) or found.end > self._end or self._is_cut(found):
+                position = max(match.end(), self._broken(found))
                 continue
             self._content(kept, match.start(), before_call=True)
             self.pieces.append(Piece("call", match.start(), found.end, found.calls))
             self._warnings += found.warnings
             self._called = True
             position = kept = found.end
-        self._content(kept, len(self._text), before_call=False)
+        self._content(kept, self._end, before_call=False)
 
     def _piece(self, kind: PieceKind, start: int, end: int) -> None:
         if start < end:
@@ -129,21 +153,25 @@ class _Scan:
         closing = self._context.reasoning_tags[1]
         self._warnings.append("reasoning_tag_in_content: a later reasoning block was left in the content")
         end = self._text.find(closing, position)
-        return len(self._text) if end < 0 else end + len(closing)
+        return self._end if end < 0 else end + len(closing)
 
     def _is_cut(self, found: Found) -> bool:
         return (
-            not found.closed and self._context.finish_reason != "stop" and not self._text[found.end :].strip()
+            not found.closed
+            and self._context.finish_reason != "stop"
+            and _BLANK.fullmatch(self._text, found.end, self._end) is not None
         )
 
-    def _broken(self, position: int) -> int:
+    def _broken(self, found: Found | Broken) -> int:
         """Where to go on after a call that does not parse: it stays content up to its closing mark."""
-        close = self._finder.close
-        end = self._text.find(close, position) if close else -1
-        if end < 0:
-            self._warnings.append("incomplete_tool_call: a call without its end was left in the content")
-            if self._context.finish_reason == "stop":
-                self._warnings.append("unclosed_tool_call: the turn ended inside a call")
-            return len(self._text)
-        self._warnings.append("malformed_tool_call: a call that does not parse was left in the content")
-        return end + len(close)
+        if isinstance(found, Broken):
+            if not found.close:
+                return found.end
+            end = self._text.find(found.close, found.end) if found.begun else found.end
+            if end >= 0 and (found.begun or not _BLANK.fullmatch(self._text, end)):
+                self._warnings.append(_MALFORMED)
+                return end + len(found.close) if found.begun else end
+        self._warnings.append("incomplete_tool_call: a call without its end was left in the content")
+        if self._context.finish_reason == "stop":
+            self._warnings.append("unclosed_tool_call: the turn ended inside a call")
+        return self._end

@@ -1,0 +1,45 @@
+"""Cohere Command R7B and later: a JSON list of ``tool_name`` and ``parameters`` in an action block."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from dressage_tito.grammars.base import ToolGrammar
+from dressage_tito.grammars.jsoncall import read_list
+from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
+from dressage_tito.jsonspan import skip_blank
+
+_OPEN, _CLOSE = "<|START_ACTION|>", "<|END_ACTION|>"
+
+
+class _Finder(CallFinder):
+    opening: ClassVar[str] = re.escape(_OPEN)
+    lead: ClassVar[tuple[str, ...]] = ("<|START_RESPONSE|>", "<|START_TEXT|>")
+    trail: ClassVar[tuple[str, ...]] = ("<|END_RESPONSE|>", "<|END_TEXT|>")
+
+    def find(self, start: int, after: int) -> Found | Broken:
+        found = read_list(
+            self.text, after, self.context.schemas, names=("tool_name", "name"), ids=("tool_call_id",)
+        )
+        if isinstance(found, int):
+            begun = self.text.startswith("[", skip_blank(self.text, after))
+            return Broken(found, _CLOSE, begun)
+        calls, warnings, end = found
+        end = skip_blank(self.text, end)
+        if not self.text.startswith(_CLOSE, end):
+            return Broken(end, _CLOSE)
+        return Found(calls, end + len(_CLOSE), warnings=warnings)
+
+
+def _call_id(name: str, index: int) -> str:
+    return str(index)
+
+
+COHERE = ToolGrammar(
+    "cohere",
+    reader(_Finder),
+    carries_ids=True,
+    control_literals_needed=(_OPEN, _CLOSE, "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    call_id=_call_id,
+)

@@ -1,0 +1,44 @@
+"""GLM-4.5 and later: ``<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>``."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from dressage_tito.grammars.base import ToolGrammar, TurnContext
+from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
+from dressage_tito.grammars.tagged import TaggedParameters
+from dressage_tito.grammars.values import call_of_texts
+
+_CLOSE = "</tool_call>"
+_NAME = re.compile(r"\s*(?P<name>[^\s<>{}\"]+)")
+
+
+class _Finder(CallFinder):
+    opening: ClassVar[str] = "<tool_call>"
+    lead: ClassVar[tuple[str, ...]] = ("\n",)
+
+    def __init__(self, text: str, context: TurnContext) -> None:
+        super().__init__(text, context)
+        self._parameters = TaggedParameters(
+            text, r"<arg_key>(?P<key>[^<>]+)</arg_key>\s*+<arg_value>", "</arg_value>", _CLOSE
+        )
+
+    def find(self, start: int, after: int) -> Found | Broken:
+        name = _NAME.match(self.text, after)
+        if name is None:
+            return Broken(after, _CLOSE, begun=False)
+        found, end = self._parameters.read(name.end())
+        if not self.text.startswith(_CLOSE, end):
+            self._parameters.doom(found)
+            return Broken(end, _CLOSE)
+        texts = [(opening["key"].strip(), value) for opening, value in found]
+        call, warnings = call_of_texts("", name["name"], texts, self.context.schemas)
+        return Found((call,), end + len(_CLOSE), warnings=tuple(warnings))
+
+
+GLM = ToolGrammar(
+    "glm",
+    reader(_Finder),
+    control_literals_needed=("<tool_call>", _CLOSE, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+)
