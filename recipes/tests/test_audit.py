@@ -72,10 +72,24 @@ def test_an_unfinished_session_is_a_doubt_only_when_the_run_is_over(run):
     write_session(store, "open", finish=False)
     assert audit_run(folder).ok
     assert audit_run(folder).unfinished == 1
-    assert "1 unfinished" in describe(audit_run(folder))[0]
+    assert audit_run(folder).unfinished_tokens == audit_run(folder).trained_tokens == 6
+    assert "1 unfinished: 6 tokens, none trained" in describe(audit_run(folder))[0]
     (folder / "summary.json").write_text("{}")
     doubts = audit_run(folder).doubts
     assert [(doubt.session_id, doubt.promise) for doubt in doubts] == [("open", "P2")]
+
+
+@pytest.mark.parametrize(
+    ("summary", "holds"),
+    [('{"trained_tokens": 6}', True), ('{"trained_tokens": 7}', False), ("[]", False), ("{", False)],
+)
+def test_a_summary_that_the_store_does_not_bear_out_is_a_doubt(run, summary, holds):
+    folder, store = run
+    write_session(store, "a")
+    (folder / "summary.json").write_text(summary)
+    result = audit_run(folder)
+    assert result.ok is holds
+    assert [doubt.promise for doubt in result.doubts] == ([] if holds else ["P2"])
 
 
 def test_a_deleted_session_is_lost_under_its_cause(run):

@@ -1,6 +1,8 @@
 import json
 
+import httpx
 import pytest
+from dressage_proxy.client import ControlError
 from dressage_recipes import running
 from dressage_recipes.cli import main
 from dressage_recipes.errors import RecipeError, UsageError
@@ -189,3 +191,28 @@ def test_a_stopped_run_says_where_it_lies(scripted, tmp_path, capsys):
     said = capsys.readouterr()
     assert f"run      {out}" in said.out
     assert said.err == "dressage: stopped\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ControlError(500, "internal", "the store is not writable"),
+        httpx.ConnectError("all connection attempts failed"),
+        OSError(28, "No space left on device"),
+        FloatingPointError("the gradient is not finite"),
+        ExceptionGroup("two", [ExceptionGroup("one", [httpx.ReadTimeout("")])]),
+    ],
+)
+def test_what_goes_wrong_outside_is_told_in_a_line_that_names_the_logs(scripted, tmp_path, capsys, error):
+    scripted(error=error)
+    assert main(["demo", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith("dressage: the run ended early (")
+    assert said[-1].endswith(f"look into {tmp_path / 'run' / 'logs'}")
+    assert "Traceback" not in "".join(said)
+
+
+def test_a_defect_of_ours_keeps_its_traceback(scripted, tmp_path):
+    scripted(error=ExceptionGroup("one", [KeyError("a bug")]))
+    with pytest.raises(KeyError, match="a bug"):
+        main(["demo", "--out", str(tmp_path / "run")])

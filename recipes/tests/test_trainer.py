@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dressage_recipes.errors import StoppedError
+from dressage_recipes.errors import StoppedError, UsageError
 from dressage_recipes.local.trainer import GrpoTrainer, TrainerConfig, _Sums
 from dressage_segments import Batch, BranchKind, FailureClass, Sample, Weighting, token_weights
 from dressage_segments.denominators import DeadGroups
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 VOCAB = 40
 
@@ -156,9 +156,23 @@ def test_only_the_last_layers_move_through_float32_masters(model: Qwen3ForCausal
     assert set(trainer.changed_weights()) >= moved
 
 
-def test_too_many_trainable_layers_are_refused(model: Qwen3ForCausalLM) -> None:
-    with pytest.raises(ValueError, match="trainable_layers is 9"):
-        GrpoTrainer(model, TrainerConfig(trainable_layers=9))
+def test_a_model_with_fewer_layers_is_trained_in_all_of_them(model: Qwen3ForCausalLM) -> None:
+    GrpoTrainer(model, TrainerConfig(trainable_layers=9))
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {name for name, _ in model.named_parameters() if name.startswith("model.layers.")}
+
+
+def test_the_layers_of_a_family_that_names_them_otherwise_are_found() -> None:
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=8, n_layer=3, n_head=2))
+    GrpoTrainer(model, TrainerConfig(trainable_layers=2))
+    trained = {name.split(".")[2] for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {"1", "2"}
+
+
+def test_a_model_without_a_list_of_layers_is_refused_by_the_fields_name(model: Qwen3ForCausalLM) -> None:
+    model.model.layers = torch.nn.Sequential(*model.model.layers)
+    with pytest.raises(UsageError, match=r"training\.trainable_layers is 2"):
+        GrpoTrainer(model, TrainerConfig(trainable_layers=2))
 
 
 def test_a_step_that_is_asked_to_stop_ends_at_the_next_micro_batch_and_changes_nothing(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dressage_segments import AuditReport, Finding, LossCause, Promise, SegmentsError, audit, turn_from_record
@@ -32,6 +33,8 @@ class RunAudit:
     sessions: int
     unfinished: int
     """Sessions that were never finalised: their tokens were not offered for training."""
+    unfinished_tokens: int
+    """Sampled in those; counted nowhere else."""
     sampled_tokens: int
     trained_tokens: int
     proven_tokens: int
@@ -60,6 +63,7 @@ class RunAudit:
             "ok": self.ok,
             "sessions": self.sessions,
             "unfinished": self.unfinished,
+            "unfinished_tokens": self.unfinished_tokens,
             "sampled_tokens": self.sampled_tokens,
             "trained_tokens": self.trained_tokens,
             "proven_tokens": self.proven_tokens,
@@ -83,8 +87,10 @@ def audit_run(folder: Path) -> RunAudit:
         store = FilesStore(root, read_only=True)
     except StoreError as error:
         raise NotARunError(f"{folder} holds no store that can be read: {error}") from error
+    summary = folder / SUMMARY_FILE
     with store:
-        return _audit_store(store, over=(folder / SUMMARY_FILE).exists())
+        result = _audit_store(store, over=summary.exists())
+    return replace(result, doubts=(*result.doubts, *_against(summary, result)))
 
 
 def store_of(folder: Path) -> Path:
@@ -110,8 +116,10 @@ def _audit_store(store: FilesStore, *, over: bool) -> RunAudit:
             counts["unfinished"] += 1
             if over:
                 doubts.append(Doubt(session_id, Promise.P2, "was never finalised, although the run is over"))
-            continue
         try:
+            if state is None:
+                counts["unfinished tokens"] += _sampled(store, session_id)
+                continue
             if state is State.DROPPED:
                 dropped = _sampled(store, session_id)
                 counts["sampled"] += dropped
@@ -131,12 +139,30 @@ def _audit_store(store: FilesStore, *, over: bool) -> RunAudit:
     return RunAudit(
         sessions=counts["sessions"],
         unfinished=counts["unfinished"],
+        unfinished_tokens=counts["unfinished tokens"],
         sampled_tokens=counts["sampled"],
         trained_tokens=counts["trained"],
         proven_tokens=counts["proven"],
         lost_tokens={cause: n for cause, n in sorted(lost.items()) if n},
         doubts=tuple(doubts),
     )
+
+
+def _against(summary: Path, result: RunAudit) -> Iterator[Doubt]:
+    """What a finished run says of itself, where the store says otherwise."""
+    if not summary.exists():
+        return
+    try:
+        said = json.loads(summary.read_bytes()).get("trained_tokens", result.trained_tokens)
+    except (OSError, ValueError, AttributeError) as error:
+        yield Doubt("", Promise.P2, f"{SUMMARY_FILE} cannot be read: {error}")
+        return
+    if said != result.trained_tokens:
+        yield Doubt(
+            "",
+            Promise.P2,
+            f"{SUMMARY_FILE} counts {said} trained tokens, the store's segments {result.trained_tokens}",
+        )
 
 
 def _doubts(report: AuditReport) -> Iterator[Doubt]:
@@ -154,9 +180,9 @@ def _sampled(store: FilesStore, session_id: str) -> int:
 
 def describe(result: RunAudit, *, most: int = 10) -> list[str]:
     """The audit as lines for people: the account, the first doubts, the verdict."""
+    open_ones = f"  ({result.unfinished} unfinished: {result.unfinished_tokens:,} tokens, none trained)"
     lines = [
-        f"sessions        {result.sessions:>9,}"
-        + (f"  ({result.unfinished} unfinished, none of their tokens trained)" if result.unfinished else ""),
+        f"sessions        {result.sessions:>9,}{open_ones if result.unfinished else ''}",
         f"sampled tokens  {result.sampled_tokens:>9,}",
         f"trained tokens  {result.trained_tokens:>9,}  {result.fraction_trainable:.1%} of the sampled",
         f"proven tokens   {result.proven_tokens:>9,}  {result.fraction_proven:.1%} of the trained",

@@ -7,6 +7,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import httpx
+from dressage_proxy.client import ControlError
 from dressage_sandbox import SandboxError
 
 from dressage_recipes.audit import audit_run
@@ -17,6 +19,8 @@ from dressage_recipes.local.config import LocalConfig, load_config
 from dressage_recipes.local.demo import run_demo
 from dressage_recipes.local.report import PICTURE, Reporter, closing_lines, draw_rewards
 
+_OUTSIDE = (SandboxError, ControlError, httpx.HTTPError, OSError, FloatingPointError)
+"""What can go wrong with the machine, the services or the numbers: told in a line, not by a traceback."""
 TINY = "tiny"
 SMOLLM2 = "smollm2"
 
@@ -51,8 +55,8 @@ def train(file: Path, *, cache: Path) -> int:
 def _run(config: LocalConfig, report: Reporter, setup_seconds: float | None) -> int:
     try:
         summary = run_demo(config, on_event=report, setup_seconds=setup_seconds)
-    except (ExceptionGroup, SandboxError) as error:
-        raise _in_one_line(error) from error
+    except (ExceptionGroup, *_OUTSIDE) as error:
+        raise _in_one_line(error, config.out) from error
     except KeyboardInterrupt:
         report.close(closing_lines(config.out, (), {}, None, program=_program()))
         raise
@@ -75,12 +79,15 @@ def _program() -> str:
     return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
 
 
-def _in_one_line(error: Exception) -> Exception:
-    """The first cause inside groups of errors; those with a fix of their own as an error of this package."""
+def _in_one_line(error: Exception, out: Path) -> Exception:
+    """The first cause inside groups of errors; one that comes from outside as an error of this package."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, SandboxError):
         return RecipeError(str(error), fix="see docs/troubleshooting.md, and run `dressage doctor`")
+    if isinstance(error, _OUTSIDE) and not isinstance(error, RecipeError):
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return RecipeError(f"the run ended early ({said})", fix=f"look into {out / 'logs'}")
     return error
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dressage_recipes.errors import StoppedError
+from dressage_recipes.errors import StoppedError, UsageError
 from dressage_recipes.local.packing import batches, pack, trained
 
 
@@ -49,7 +49,7 @@ class TrainerConfig:
     temperature: float = 1.0
     """What rollouts are sampled with: the trainer's logits are divided by it (case C16)."""
     trainable_layers: int | None = None
-    """Train only the last layers; None: everything."""
+    """Train only the last decoder layers (all, where there are fewer); None: everything."""
     seed: int = 0
 
 
@@ -259,17 +259,20 @@ class GrpoTrainer:
 
 
 def _select(model: PreTrainedModel, layers: int | None) -> Iterable[torch.nn.Parameter]:
-    """Freeze what is not trained; yield what is. With ``layers`` the last decoder layers alone."""
+    """Freeze what is not trained; yield what is. With ``layers`` the last decoder layers alone, or all of
+    them where the model has fewer. Raises UsageError for a model without a list of layers."""
     if layers is None:
         yield from model.parameters()
         return
-    stack = getattr(getattr(model, "model", None), "layers", None)
-    if stack is None or layers > len(stack):
-        raise ValueError(
-            f"trainable_layers is {layers}: {type(model).__name__} has "
-            f"{'no layer list that is known' if stack is None else len(stack)}"
+    # Every family keeps its decoder layers in one list, each under another name; no other list is as long.
+    stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    if not stacks:
+        name = type(model).__name__
+        raise UsageError(
+            f"training.trainable_layers is {layers}: {name} has no list of layers", fix="unset it"
         )
     model.requires_grad_(False)
-    for layer in list(stack)[-layers:]:
+    longest = max(stacks, key=len)
+    for layer in list(longest)[-layers:]:
         layer.requires_grad_(True)
         yield from layer.parameters()
