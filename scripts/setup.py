@@ -6,11 +6,15 @@ A stamp inside the environment remembers what it was made from, so that a second
 from __future__ import annotations
 
 import argparse
+import fcntl
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from workspace import (
+    CACHE,
     LOCK,
     OLDEST_PYTHON,
     ROOT,
@@ -40,6 +44,15 @@ def fill(uv: Uv, venv: Path) -> str:
     return torch
 
 
+@contextmanager
+def alone(venv: Path) -> Iterator[None]:
+    """One set-up of this environment at a time: a second one waits, and finds it made."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / f"{venv.name.lstrip('.')}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def set_up(venv: Path, python: Path) -> float:
     """Bring the environment up to date; returns the seconds that took (0.0 when it already was)."""
     expected = fingerprint(python)
@@ -66,7 +79,8 @@ def main() -> int:
         print(f"setup: Python {sys.version.split()[0]} is too old, 3.11 or newer is needed", file=sys.stderr)
         return 2
     try:
-        seconds = set_up(arguments.venv, Path(sys.executable))
+        with alone(arguments.venv):
+            seconds = set_up(arguments.venv, Path(sys.executable))
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 2

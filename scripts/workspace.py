@@ -172,11 +172,11 @@ class Uv:
     def install_torch(self, venv: Path) -> str:
         """torch in its CPU build where one can be had. Says which source gave it.
 
-        In order: the folder or page that ``UV_FIND_LINKS`` or ``PIP_FIND_LINKS`` names, the index that
+        In order: a folder or page of ``UV_FIND_LINKS`` or ``PIP_FIND_LINKS`` that has it, the index that
         ``TORCH_INDEX`` names, uv's own CPU source, and last the ordinary registry (on x86_64 the CUDA
         build, about 5 GB).
         """
-        if self.env.get("UV_FIND_LINKS"):
+        if any(_may_hold_torch(place) for place in self.env.get("UV_FIND_LINKS", "").split(",")):
             self.install(venv, TORCH)
             return "find-links"
         if self.env.get("TORCH_INDEX"):
@@ -190,6 +190,12 @@ class Uv:
             self.install(venv, TORCH)
             return "registry"
         return "cpu"
+
+
+def _may_hold_torch(place: str) -> bool:
+    """Whether a find-links place can give torch: a folder that has its wheel, or a page (not looked at)."""
+    folder = Path(place.removeprefix("file://"))
+    return any(folder.glob("torch-*.whl")) if folder.is_dir() else "://" in place
 
 
 def _pip_settings_for_uv(env: Mapping[str, str]) -> dict[str, str]:
@@ -238,7 +244,7 @@ def _bootstrap_uv(python: Path) -> None:
 
 def _install_debian_venv(reason: SetupError) -> None:
     """Debian and Ubuntu ship Python without ensurepip; root can add it, others are told the command."""
-    package = "python3-venv"
+    package = "python{}.{}-venv".format(*sys.version_info)
     if shutil.which("apt-get") is None:
         raise SetupError(
             f"python3 cannot make virtual environments here; install its venv module, or uv itself. {reason}"

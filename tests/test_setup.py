@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,8 @@ def test_a_python_without_venv_says_what_to_run(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         workspace.shutil, "which", lambda name: None if name == "uv" else str(tmp_path / name)
     )
-    with pytest.raises(SetupError, match="sudo apt-get install -y python3-venv"):
+    package = f"python3.{sys.version_info.minor}-venv"
+    with pytest.raises(SetupError, match=f"sudo apt-get install -y {package}"):
         find_uv(python)
 
 
@@ -113,7 +115,28 @@ def test_a_current_environment_is_left_alone(tmp_path: Path, monkeypatch: pytest
     assert setup.set_up(tmp_path, Path(sys.executable)) == 0.0
 
 
-def test_the_cpu_build_of_torch_is_looked_for_before_the_registrys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_set_up_at_the_same_time_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "CACHE", tmp_path)
+    order: list[str] = []
+
+    def second() -> None:
+        with setup.alone(tmp_path / ".venv"):
+            order.append("second")
+
+    with setup.alone(tmp_path / ".venv"):
+        other = threading.Thread(target=second)
+        other.start()
+        other.join(0.2)
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]
+
+
+def test_the_cpu_build_of_torch_is_looked_for_before_the_registrys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[tuple[object, ...]] = []
 
     def install(_self: Uv, _venv: Path, *arguments: object, **_env: object) -> None:
@@ -128,7 +151,9 @@ def test_the_cpu_build_of_torch_is_looked_for_before_the_registrys(monkeypatch: 
     assert tried == [(workspace.TORCH, "--torch-backend", "cpu"), (workspace.TORCH,)]
     monkeypatch.setenv("TORCH_INDEX", "mine")
     assert Uv("uv").install_torch(Path("v")) == "TORCH_INDEX"
-    monkeypatch.setenv("PIP_FIND_LINKS", "wheels")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert Uv("uv").install_torch(Path("v")) == "TORCH_INDEX"  # the folder has wheels, but none of torch
+    (tmp_path / "torch-2.13.0-cp311-none-any.whl").touch()
     assert Uv("uv").install_torch(Path("v")) == "find-links"
 
 

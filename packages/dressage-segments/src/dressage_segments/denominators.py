@@ -91,7 +91,7 @@ def mask_sums(weights: Weights, global_batch_size: int) -> NDArray[np.float64]:
     size wants, float64 [samples]; 0 where a sample weighs nothing.
 
     For prompt-equal weights that is ``M_P x N_P / global_batch_size`` with M_P the trained tokens of the
-    sample's prompt and N_P the live prompts (contract: slime, "Denominators"). Raises InvalidFieldError
+    sample's prompt and N_P the live prompts. Raises InvalidFieldError
     for a batch size below 1.
     """
     if global_batch_size < 1:

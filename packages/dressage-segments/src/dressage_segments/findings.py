@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Promise(StrEnum):
-    """The promises that a stored session is checked for (DESIGN.md, "The eight promises")."""
+    """The promises that a stored session is checked for."""
 
     P1 = "P1"
     """Sampled in context."""

@@ -47,7 +47,7 @@ class TrainerConfig:
     weighting: Weighting = Weighting.PROMPT
     dead_groups: DeadGroups = DeadGroups.COUNT
     temperature: float = 1.0
-    """What rollouts are sampled with: the trainer's logits are divided by it (case C16)."""
+    """What rollouts are sampled with: the trainer's logits are divided by it."""
     trainable_layers: int | None = None
     """Train only the last decoder layers (all, where there are fewer); None: everything."""
     seed: int = 0

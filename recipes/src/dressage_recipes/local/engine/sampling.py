@@ -30,7 +30,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """What one request asks for (contract: sglang, "POST /generate")."""
+    """What one request asks for of /generate."""
 
     max_new_tokens: int = 128
     temperature: float = 1.0
