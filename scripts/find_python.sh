@@ -13,6 +13,10 @@ if [ -n "${PYTHON:-}" ]; then
         *) wanted="$PYTHON" ;;
     esac
     ok "$wanted" && exit 0
+    # pyenv's wrapper refuses a version that is installed but not chosen here.
+    for found in "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/"$PYTHON".*/bin/python; do
+        ok "$found" && exit 0
+    done
     if command -v uv >/dev/null 2>&1 && uv python find "$PYTHON" 2>/dev/null; then exit 0; fi
     echo "PYTHON=$PYTHON: no such interpreter of version 3.11 or newer" >&2
     exit 2

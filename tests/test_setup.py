@@ -43,6 +43,15 @@ def test_the_first_python_that_is_recent_enough_is_taken(tmp_path: Path) -> None
     assert Path(done.stdout.strip()).name == "python3.12"
 
 
+def test_a_version_that_pyenv_holds_is_found_although_its_wrapper_refuses_it(tmp_path: Path) -> None:
+    program(tmp_path / "python3.12", "echo 'pyenv: python3.12: command not found' >&2; exit 127")
+    held = tmp_path / "pyenv" / "versions" / "3.12.1" / "bin"
+    held.mkdir(parents=True)
+    (held / "python").symlink_to(sys.executable)
+    done = find_python(tmp_path, PYTHON="3.12", PYENV_ROOT=str(tmp_path / "pyenv"))
+    assert (done.returncode, Path(done.stdout.strip()).parent) == (0, held)
+
+
 @pytest.mark.parametrize("asked", ["3.9", "/no/such/python"])
 def test_a_python_that_was_asked_for_and_is_not_there_is_named(tmp_path: Path, asked: str) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
