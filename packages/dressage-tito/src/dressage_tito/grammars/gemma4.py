@@ -14,10 +14,10 @@ from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 _CLOSE = "<tool_call|>"
 _QUOTE = '<|"|>'
 _HEAD = re.compile(r"\s*call:(?P<name>[^\s{}<>\"]+)(?=\{)")
-_KEY = re.compile(r"(?P<key>[^:,{}\[\]]*?)\s*:")
+_KEY = re.compile(r"(?P<key>[^:,{}\[\]]*+):")
 _BLANK = re.compile(r"\s*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?=\s*[,}\]])")
-_WORD = re.compile(r"(?P<word>null|None|true|True|false|False)(?=\s*[,}\]])")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?=\s*+[,}\]])")
+_WORD = re.compile(r"(?P<word>null|None|true|True|false|False)(?=\s*+[,}\]])")
 _WORDS: dict[str, tuple[Any, str]] = {
     "null": (None, "null"),
     "None": (None, "null"),
@@ -119,7 +119,7 @@ class _Finder(CallFinder):
         match = _KEY.match(self.text, position)
         if match is None:
             raise _Stop(position)
-        return match["key"], match.end()
+        return match["key"].strip(), match.end()
 
     def _string(self, position: int) -> tuple[str, int]:
         """A text ends at the first quote after which a value can end: one in mid-text is a part of it."""

@@ -9,8 +9,8 @@ from typing import Any
 from dressage_tito.jsonspan import read_value
 
 _BLANK = re.compile(r"\s*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?=\s*[,)\]}])")
-_WORD = re.compile(r"(?:null|None|true|True|false|False)(?=\s*[,)\]}])")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?=\s*+[,)\]}])")
+_WORD = re.compile(r"(?:null|None|true|True|false|False)(?=\s*+[,)\]}])")
 _WORDS: dict[str, Any] = {
     "null": None,
     "None": None,
