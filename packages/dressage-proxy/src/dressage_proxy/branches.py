@@ -1,55 +1,147 @@
-"""What a new branch is for, by declared rules (contract: agents, "What follows", rule 8)."""
+"""What a call is for, by declared rules: from the agent's headers, from marks in its messages, and from what
+the session's tree holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from dressage_segments import BranchKind, TrajectoryTree
 from dressage_segments.turn import ROOT
 
-SUBAGENT_HEADERS = ("x-claude-code-agent-id", "x-parent-session-id", "x-codex-parent-thread-id")
-"""A request with one of these comes from a sub-agent."""
+SUBAGENT_HEADERS = {
+    "x-claude-code-agent-id": "x-claude-code-agent-id",
+    "x-parent-session-id": "x-session-id",
+    "x-codex-parent-thread-id": "thread-id",
+    "x-openai-subagent": "thread-id",
+}
+"""A request with one of these comes from a sub-agent; the header that names it."""
 
-_SUBAGENT_HEADER = "x-openai-subagent"
 _METADATA_HEADER = "x-codex-turn-metadata"
 
 HELPER_PROMPTS = (
-    re.compile(r"(?:You are a )?title generator", re.IGNORECASE),
-    re.compile(r"Generate a (?:short |concise )?title", re.IGNORECASE),
+    re.compile(
+        r"(?:You are an? |Generate an? |Write an? )?(?:short |concise |brief )?title\b", re.IGNORECASE
+    ),
 )
 """System prompts, from their start, of calls whose answer the agent itself never sees."""
 
 COMPACTION_PROMPTS = (
     re.compile(r"(?:You are .{0,80})?summari[sz](?:e|ing|ation|er)", re.IGNORECASE | re.DOTALL),
+    re.compile(r"You are .{0,40}compact(?:ion|ing)", re.IGNORECASE | re.DOTALL),
 )
 """System prompts, from their start, of calls that shorten a history."""
+
+HELPER_MARKS = (
+    re.compile(r"\[SUGGESTION MODE", re.IGNORECASE),
+    re.compile(r"(?:Please )?(?:write|generate) an? .{0,20}title\b", re.IGNORECASE),
+)
+"""Starts of a text block of the last message, in calls whose answer the agent itself never sees."""
+
+PROBES = (["quota"], ["count"])
+"""The whole last message of a call that asks for one token: the agent looks whether anybody is there."""
+
+COMPACTION_MARKS = (
+    re.compile(r"CRITICAL: Respond with TEXT ONLY"),
+    re.compile(r"(?:You are performing a )?CONTEXT CHECKPOINT COMPACTION"),
+    re.compile(r"Your task is to create a detailed summary of the conversation"),
+)
+"""The same in calls that shorten a history."""
+
+_FLATTENED = re.compile(r".{0,400}?(?:^|\n)<conversation>\n", re.DOTALL)
+"""A whole conversation in one user message, in a call without tools: it is to be shortened."""
+
+SUBAGENT_PROMPTS = (re.compile(r"\[Subagent Context\]"),)
+"""Starts of the first user message of a sub-agent whose agent sends no header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A request that starts a branch of its own."""
+
+    system_key: str
+    """Key of its system prompt, "" for none."""
+    system_text: str
+    tools_hash: str
+    keys: Sequence[str]
+    raw: Sequence[Mapping[str, Any]]
+    echoed: BranchKind | None
+    """The kind of the newest turn of this session that it sends back."""
 
 
 def kind_from_headers(headers: Mapping[str, str]) -> BranchKind | None:
     """What the agent says of its call; header names are lower case."""
     if '"compaction"' in headers.get(_METADATA_HEADER, ""):
         return BranchKind.COMPACTION
-    if headers.get(_SUBAGENT_HEADER) or any(headers.get(name) for name in SUBAGENT_HEADERS):
+    if any(headers.get(name) for name in SUBAGENT_HEADERS):
         return BranchKind.SUBAGENT
     return None
 
 
-def kind_of_root(
-    tree: TrajectoryTree, system_key: str, system_text: str, said: BranchKind | None
-) -> BranchKind:
-    """The kind of a branch that starts from nothing.
+def thread_from_headers(headers: Mapping[str, str]) -> str:
+    """The agent's own name of the sub-agent that calls, "" for the main one and where no header gives one."""
+    for mark, name in SUBAGENT_HEADERS.items():
+        if headers.get(mark) and headers.get(name):
+            return headers[name]
+    return ""
 
-    What the headers say, else what the system prompt says, else main for the first branch and for one under
-    the main branch's system prompt (a rewritten or compacted history goes on), else sub-agent.
-    """
-    if said is not None:
-        return said
-    if any(pattern.match(system_text) for pattern in HELPER_PROMPTS):
-        return BranchKind.HELPER
-    if any(pattern.match(system_text) for pattern in COMPACTION_PROMPTS):
+
+def kind_from_messages(
+    raw: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], *, tools: bool
+) -> BranchKind | None:
+    """What marks in the last message say of a call."""
+    blocks = text_blocks(raw[-1]) if raw[-1].get("role") == "user" else []
+    if any(mark.match(text) for text in blocks for mark in COMPACTION_MARKS):
         return BranchKind.COMPACTION
+    if not tools and any(_FLATTENED.match(text) for text in blocks):
+        return BranchKind.COMPACTION
+    probe = asked.get("max_tokens") == 1 and blocks in PROBES
+    if probe or any(mark.match(text) for text in blocks for mark in HELPER_MARKS):
+        return BranchKind.HELPER
+    return None
+
+
+def kind_of_start(tree: TrajectoryTree, start: Start) -> BranchKind:
+    """The kind of a branch that starts from nothing, where neither headers nor marks say it.
+
+    What the system prompt says; the kind of the turns that it sends back; main for the first branch, for one
+    under the main branch's system prompt (a rewritten or compacted history goes on), and for one that asks
+    the main branch's first question with its tools (a rebuilt system prompt); else sub-agent.
+    """
+    if any(pattern.match(start.system_text) for pattern in HELPER_PROMPTS):
+        return BranchKind.HELPER
+    if any(pattern.match(start.system_text) for pattern in COMPACTION_PROMPTS):
+        return BranchKind.COMPACTION
+    if start.echoed in (BranchKind.MAIN, BranchKind.SUBAGENT):
+        return start.echoed
+    question = _first_question(start.raw)
+    if question is not None and _is_subagents(start.raw[question]):
+        return BranchKind.SUBAGENT
     main = [turn for turn in tree.turns if turn.parent == ROOT and turn.kind is BranchKind.MAIN]
-    if not main or any(turn.extra.get("system_key", "") == system_key for turn in main):
+    if not main or any(turn.extra.get("system_key", "") == start.system_key for turn in main):
+        return BranchKind.MAIN
+    same = [turn for turn in main if turn.tools_hash == start.tools_hash != ""]
+    if question is not None and any(start.keys[question] in turn.input_keys for turn in same):
         return BranchKind.MAIN
     return BranchKind.SUBAGENT
+
+
+def text_blocks(message: Mapping[str, Any]) -> list[str]:
+    """The texts of a message's content, part by part."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        return []
+    texts = (part.get("text") for part in content if isinstance(part, Mapping))
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _first_question(raw: Sequence[Mapping[str, Any]]) -> int | None:
+    return next((index for index, message in enumerate(raw) if message.get("role") == "user"), None)
+
+
+def _is_subagents(message: Mapping[str, Any]) -> bool:
+    return any(mark.match(text) for text in text_blocks(message) for mark in SUBAGENT_PROMPTS)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from dressage_store import StoreError
 
 from dressage_proxy.config import ProxyConfig
-from dressage_proxy.dialects import chat
-from dressage_proxy.dialects.base import ModelReply, ModelRequest
+from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer
+from dressage_proxy.dialects.chat import CHAT, model_entry, models_body
+from dressage_proxy.dialects.messages import MESSAGES
+from dressage_proxy.dialects.params import dumps
+from dressage_proxy.dialects.responses import RESPONSES
 from dressage_proxy.errors import ClientGoneError, NotFoundError, RequestError
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Attempt, Pipeline
@@ -27,7 +32,16 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
-_LATER = ("v1/responses", "v1/messages", "v1/messages/count_tokens")
+_COUNT = "v1/messages/count_tokens"
+_DIALECTS: Mapping[str, Dialect] = {
+    "v1/chat/completions": CHAT,
+    "v1/responses": RESPONSES,
+    "v1/messages": MESSAGES,
+    _COUNT: MESSAGES,
+}
+_ANTHROPIC_HEADER = "anthropic-version"
+_RETRY_AFTER_S = 1.0
+"""What a refusal that may pass says where nothing better is known: agents give up where nothing is said."""
 log = logging.getLogger("dressage.proxy")
 
 
@@ -43,73 +57,74 @@ class DataPlane:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. Errors leave in the dialect's own shape."""
         status = 200
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        _, first, session_id, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
+        rest = rest.rstrip("/")
+        dialect = _DIALECTS.get(rest) or (MESSAGES if _ANTHROPIC_HEADER in headers else CHAT)
         try:
             with _as_request_errors():
-                await self._route(scope, receive, send)
+                if first != "s":
+                    raise NotFoundError(
+                        f"no route {scope['method']} {scope['path']}: the session id is missing",
+                        code="unknown_route",
+                        fix="use the base URL that POST /sessions returned",
+                    )
+                session = self._sessions.live(session_id)
+                if rest in _DIALECTS and scope["method"] == "POST":
+                    call = _Call(dialect, session, headers, receive, send)
+                    await (self._count(call) if rest == _COUNT else self._answer(call))
+                else:
+                    await self._look(dialect, scope["method"], rest, send)
         except ClientGoneError:
             status = 499
         except RequestError as error:
             status = error.status
-            await _send(send, status, chat.error_body(error), _retry_after(error))
+            await _send(send, status, dialect.error_body(error), _retry_after(error))
         finally:
-            self._metrics.requests.labels("chat", str(status)).inc()
+            self._metrics.requests.labels(dialect.name, str(status)).inc()
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _, first, session_id, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
-        rest = rest.rstrip("/")
-        method = scope["method"]
-        if first != "s":
-            raise NotFoundError(
-                f"no route {method} {scope['path']}: the session id is missing",
-                code="unknown_route",
-                fix="use the base URL that POST /sessions returned",
-            )
-        session = self._sessions.live(session_id)
-        if rest == "v1/chat/completions" and method == "POST":
-            await self._chat(session, scope, receive, send)
-        elif rest == "v1/models" and method in ("GET", "HEAD"):
-            await _send(send, 200, b"" if method == "HEAD" else chat.models_body(self._config.model_name))
-        elif rest in _LATER and method == "POST":
-            raise NotFoundError(
-                f"the dialect of /{rest} is not served",
-                code="unsupported_dialect",
-                fix="use /v1/chat/completions",
-            )
-        elif method in ("GET", "HEAD"):
-            await _send(send, 200, b"" if method == "HEAD" else b"{}")
-        else:
+    async def _look(self, dialect: Dialect, method: str, rest: str, send: Send) -> None:
+        """What agents ask besides a model call: the models, and probes whether anybody is there."""
+        if method not in ("GET", "HEAD"):
             raise NotFoundError(f"no route {method} /s/…/{rest}", code="unknown_route")
+        model = self._config.model_name
+        body = b"{}"
+        if rest == "v1/models":
+            body = MESSAGES.models_body(model) if dialect is MESSAGES else models_body(model)
+        elif rest.startswith("v1/models/"):
+            name = rest.removeprefix("v1/models/")
+            body = dumps(MESSAGES.model_entry(name) if dialect is MESSAGES else model_entry(name))
+        await _send(send, 200, b"" if method == "HEAD" else body)
 
-    async def _chat(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._body(receive)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        request = chat.parse_request(body, headers)
-        model = body.get("model") if isinstance(body.get("model"), str) else self._config.model_name
-        reply_id = "chatcmpl-" + uuid.uuid4().hex
-        streamed, include_usage = chat.flag(body, "stream"), chat.include_usage(body)
-        if not streamed:
-            attempt, reply = await self._made(session, request, receive, None)
-            payload = chat.reply_body(reply, model or "", reply_id)
-            await self._deliver(session, attempt, reply, receive, send, [payload], [_JSON])
+    async def _count(self, call: _Call) -> None:
+        request = MESSAGES.parse(await self._body(call.receive), call.headers)
+        tokens = await self._pipeline.count(call.session, request)
+        await _send(call.send, 200, MESSAGES.count_body(tokens))
+
+    async def _answer(self, call: _Call) -> None:
+        request = call.dialect.parse(await self._body(call.receive), call.headers)
+        writer = call.dialect.writer(request, request.model or self._config.model_name)
+        if not request.stream:
+            attempt, reply = await self._made(call, request, None)
+            await self._deliver(call, attempt, reply, [writer.body(reply)])
             return
-        stream = _Stream(send, self._config.keepalive_s)
+        stream = _Stream(call.send, writer, self._config.keepalive_s)
         try:
             with _as_request_errors():
-                attempt, reply = await self._made(session, request, receive, stream)
+                attempt, reply = await self._made(call, request, stream)
         except RequestError as error:
             if not stream.started:
                 raise
-            await stream.end([chat.error_event(error)])
+            await stream.end(writer.failed(error))
             return
-        events = chat.reply_events(reply, model or "", reply_id, include_usage=include_usage)
-        await self._deliver(session, attempt, reply, receive, send, events, _SSE, stream)
+        await self._deliver(call, attempt, reply, writer.events(reply), stream)
 
     async def _made(
-        self, session: Session, request: ModelRequest, receive: Receive, stream: _Stream | None
+        self, call: _Call, request: ModelRequest, stream: _Stream | None
     ) -> tuple[Attempt, ModelReply]:
         """The reply, while the client is there; a stream is kept alive meanwhile. Raises ClientGoneError."""
-        answer = asyncio.create_task(self._pipeline.answer(session, request))
-        gone = asyncio.create_task(_gone(receive))
+        answer = asyncio.create_task(self._pipeline.answer(call.session, request))
+        gone = asyncio.create_task(_gone(call.receive))
         try:
             while not answer.done():
                 await asyncio.wait(
@@ -123,7 +138,7 @@ class DataPlane:
                     await stream.keep_alive()
             attempt, reply = answer.result()
             if gone.done():
-                self._pipeline.lost(session, attempt, reply)
+                self._pipeline.lost(call.session, attempt, reply)
                 raise ClientGoneError("the client closed the connection")
             return attempt, reply
         finally:
@@ -136,25 +151,23 @@ class DataPlane:
 
     async def _deliver(
         self,
-        session: Session,
+        call: _Call,
         attempt: Attempt,
         reply: ModelReply,
-        receive: Receive,
-        send: Send,
         chunks: Iterable[bytes],
-        headers: list[tuple[bytes, bytes]],
         stream: _Stream | None = None,
     ) -> None:
         try:
+            body = b"".join(chunks)  # whole before its headers: what fails here still has a status to tell
             if stream is not None:
-                await stream.end(chunks)
+                await stream.end(body)
             else:
-                await _send(send, 200, b"".join(chunks), [], headers)
+                await _send(call.send, 200, body)
         except OSError as error:
-            self._pipeline.lost(session, attempt, reply)
+            self._pipeline.lost(call.session, attempt, reply)
             raise ClientGoneError("the client closed the connection") from error
-        except asyncio.CancelledError:
-            self._pipeline.lost(session, attempt, reply)
+        except BaseException:
+            self._pipeline.lost(call.session, attempt, reply)
             raise
         self._pipeline.delivered(attempt)
 
@@ -184,26 +197,44 @@ class DataPlane:
         return body
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One model call on the wire; header names are lower case."""
+
+    dialect: Dialect
+    session: Session
+    headers: Mapping[str, str]
+    receive: Receive
+    send: Send
+
+
 class _Stream:
     """A server-sent event stream whose headers are held back until there is something to say."""
 
-    def __init__(self, send: Send, keepalive_s: float) -> None:
+    def __init__(self, send: Send, writer: Writer, keepalive_s: float) -> None:
         self._send = send
+        self._writer = writer
         self.keepalive_s = keepalive_s
         self.started = False
 
     async def keep_alive(self) -> None:
+        """Say in the dialect's own way that the reply is being made."""
+        head = b"" if self.started else self._writer.head()
         await self._start()
-        await self._send({"type": "http.response.body", "body": b": working\n\n", "more_body": True})
+        body = head + self._writer.keep_alive()
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def end(self, chunks: Iterable[bytes]) -> None:
+    async def end(self, body: bytes) -> None:
+        """Say the rest."""
         await self._start()
-        await self._send({"type": "http.response.body", "body": b"".join(chunks), "more_body": False})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _start(self) -> None:
         if not self.started:
             self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _SSE})
+            await self._send(
+                {"type": "http.response.start", "status": 200, "headers": [*_SSE, _request_id()]}
+            )
 
 
 @contextmanager
@@ -228,19 +259,19 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _send(
-    send: Send,
-    status: int,
-    body: bytes,
-    extra: Iterable[tuple[bytes, bytes]] = (),
-    headers: Iterable[tuple[bytes, bytes]] = (_JSON,),
-) -> None:
+async def _send(send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length, *extra]})
+    headers = [_JSON, length, _request_id(), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
+def _request_id() -> tuple[bytes, bytes]:
+    return (b"request-id", b"req_" + uuid.uuid4().hex.encode())
+
+
 def _retry_after(error: RequestError) -> list[tuple[bytes, bytes]]:
-    if error.retry_after_s is None:
-        return []
-    return [(b"retry-after", str(int(error.retry_after_s)).encode())]
+    delay = error.retry_after_s
+    if delay is None and (error.status == 429 or error.status >= 500):
+        delay = _RETRY_AFTER_S
+    return [] if delay is None else [(b"retry-after", str(max(1, math.ceil(delay))).encode())]

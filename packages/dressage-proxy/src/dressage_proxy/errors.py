@@ -83,10 +83,23 @@ class UnauthorizedError(RequestError):
 
 
 class ContextOverflowError(RequestError):
-    """The prompt leaves no room to sample; found before the engine is called."""
+    """The prompt of ``tokens`` leaves no room to sample in ``window``; found before the engine is called."""
 
     status = 400
     code = "context_length_exceeded"
+    tokens = 0
+    window: int | None = None
+
+    @classmethod
+    def of(cls, tokens: int, window: int) -> ContextOverflowError:
+        """In the words that agents know an overflow by."""
+        error = cls(
+            f"This model's maximum context length is {window} tokens. However, your messages resulted in "
+            f"{tokens} tokens. Please reduce the length of the messages.",
+            field="messages",
+        )
+        error.tokens, error.window = tokens, window
+        return error
 
 
 class EngineError(RequestError):

@@ -12,10 +12,12 @@ from dressage_tito import ChatCodec, Message, ParsedTurn, ToolCall
 from dressage_proxy.canonical import message_key
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import ModelReply, ModelRequest
+from dressage_proxy.echoes import turn_handle
 from dressage_proxy.errors import ContextOverflowError, GoneError, RequestError
 from dressage_proxy.generation import Generator, Reply
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.planning import Place, Plan, locate, plan
+from dressage_proxy.replies import reasoning_tokens
 from dressage_proxy.sampling import Effective, context_window, effective, reply_cap
 from dressage_proxy.session import Session, State
 
@@ -180,7 +182,15 @@ class Pipeline:
             cached_tokens=reply.pieces[0].cached_tokens or 0 if reply.pieces else 0,
             turn=turn.index,
             warnings=tuple(turn.extra.get("warnings", ())),
+            reasoning_tokens=reasoning_tokens(self.codec, reply.ids, message),
+            handle=turn_handle(session.id, turn.index),
+            stop_sequence=reply.matched if isinstance(reply.matched, str) else "",
         )
+
+    async def count(self, session: Session, request: ModelRequest) -> int:
+        """The tokens of a request's prompt; nothing is sampled or kept."""
+        place = locate(session, self.codec, request, counting=True)
+        return len((await plan(session, self.codec, request, place)).prompt.ids)
 
     def _check_limits(self, session: Session) -> None:
         limits, tree = session.limits, session.tree
@@ -206,11 +216,7 @@ class Pipeline:
         window = context_window(self.config, session.limits)
         room = window - len(planned.prompt.ids)
         if room < 1:
-            raise ContextOverflowError(
-                f"This model's maximum context length is {window} tokens. However, your messages resulted in "
-                f"{len(planned.prompt.ids)} tokens. Please reduce the length of the messages.",
-                field="messages",
-            )
+            raise ContextOverflowError.of(len(planned.prompt.ids), window)
         cap = min(room, reply_cap(self.config, session.limits))
         left = self._tokens_left(session)
         if left is not None:
@@ -241,6 +247,9 @@ class Pipeline:
             "system_key": planned.system_key,
             "overridden": dict(sampling.overridden),
             "flags": list(planned.place.flags),
+            "accepted": sorted(request.accepted) if planned.place.parent == ROOT else [],
+            "copied": planned.copied,
+            "rendered": planned.rendered,
             "warnings": list(parsed.warnings),
             "pinned": dict(session.pinned) if planned.place.parent == ROOT else {},
         }
@@ -269,6 +278,9 @@ class Pipeline:
         if mark is not None:
             self._marked(session, turn.index, mark)
         session.remember(turn)
+        for broken in planned.broken:
+            if not session.tree.children(broken) and session.tree.marked(broken) is None:
+                self._mark_undelivered(session, broken)
         self.metrics.sampled_tokens.inc(turn.sampled_tokens)
         return turn, message
 
@@ -288,5 +300,5 @@ class Pipeline:
 
 
 def _told_reason(finish_reason: str, message: Message) -> str:
-    """``tool_calls`` only for a turn that ended by itself: a cut turn stays ``length`` (case C26)."""
+    """``tool_calls`` only for a turn that ended by itself: a cut turn stays ``length``."""
     return "tool_calls" if finish_reason == "stop" and message.tool_calls else finish_reason

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from dressage_segments import BranchKind, IdsDigest, Origin
 from dressage_segments.turn import ROOT
-from dressage_tito import ChatCodec, Encoded, Message, MessageError, Refusal, message_from_json
+from dressage_tito import ChatCodec, Message, MessageError, Refusal, message_from_json
 from numpy.typing import NDArray
 
-from dressage_proxy.branches import kind_of_root
+from dressage_proxy.branches import Start, kind_from_messages, kind_of_start
 from dressage_proxy.canonical import merge_leading_system, message_key
+from dressage_proxy.composing import Composed, Piece, compose
 from dressage_proxy.dialects.base import ModelRequest
+from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Prompt
 from dressage_proxy.session import Session
@@ -56,33 +59,59 @@ class Plan:
     prompt: Prompt
     reasoning_open: bool
     system_key: str
+    copied: int = 0
+    """Earlier turns whose sampled ids are in the delta."""
+    rendered: int = 0
+    """Earlier turns that had to be rendered as text: the codec refused to go on after their ids."""
+    broken: tuple[int, ...] = ()
+    """Turns of which the client shows to have the beginning alone."""
 
 
-def locate(session: Session, codec: ChatCodec, request: ModelRequest) -> Place:
-    """Match a request to the tree. Raises RequestError naming the message at fault."""
-    raw = pin_volatile(session.pinned, request.raw)
+def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, counting: bool = False) -> Place:
+    """Match a request to the tree. Raises RequestError naming the message at fault.
+
+    Looks at the messages that are new alone. With ``counting`` nothing is sampled after it: the session keeps
+    nothing of it, and it may end as it likes.
+    """
+    raw = pin_volatile(dict(session.pinned) if counting else session.pinned, request.raw)
+    if not raw:
+        raise RequestError("messages is empty", field="messages", fix="send at least one message")
     known = session.known_prefix(raw)
-    flags: list[str] = []
+    flags = list(request.notes)
     keys = list(known)
     for index in range(len(known), len(raw)):
         message = _message(raw[index], index)
-        keys.append(session.key_of(message))
-        if message.tool_calls and keys[-1] != message_key(message):
-            flags.append(f"messages[{index}] is not what was returned under its call ids")
+        echo = _echo(session, codec, request, message, index)
+        keys.append(message_key(message) if echo is None else echo.key)
+        if echo is not None and echo.differs:
+            flags.append(echo_flag(echo, f"messages[{index}]"))
         if message.role == "tool" and message.tool_call_id not in session.reply_keys:
             flags.append(f"messages[{index}] answers the unknown call {message.tool_call_id!r}")
-    if not raw:
-        raise RequestError("messages is empty", field="messages", fix="send at least one message")
-    if raw[-1].get("role") == "assistant":
-        raise RequestError(
-            "the last message is an assistant message: continuing it is not supported",
-            field=f"messages[{len(raw) - 1}].role",
-            fix="end the list with a user or tool message",
-        )
-    session.note_request(raw, tuple(keys))
+    if not counting:
+        if raw[-1].get("role") == "assistant":
+            raise RequestError(
+                "the last message is an assistant message: continuing it is not supported",
+                field=f"messages[{len(raw) - 1}].role",
+                fix="end the list with a user or tool message",
+            )
+        session.note_request(raw, tuple(keys))
+    return _place(session, codec, request, raw, keys, flags)
+
+
+def _place(
+    session: Session,
+    codec: ChatCodec,
+    request: ModelRequest,
+    raw: Sequence[Mapping[str, Any]],
+    keys: list[str],
+    flags: list[str],
+) -> Place:
     tools_hash = codec.tools_hash(request.tools)
     if request.template_kwargs:
         tools_hash += "+" + repr(sorted(request.template_kwargs.items()))
+    if request.thread:  # sub-agents that are asked the very same are not one
+        salted = f"{request.thread}:{keys[0]}".encode("utf-8", "surrogatepass")
+        keys[0] = hashlib.blake2b(salted, digest_size=16).hexdigest()
     match = session.tree.match(keys, tools_hash)
     if match is None:
         reason = session.tree.divergence(keys, tools_hash)
@@ -102,52 +131,96 @@ async def plan(
     if place.parent != ROOT:
         prefix = session.tree.ids(place.parent)
         digest = session.tree.digest(place.parent)
-        appended = [_native(session, _message(place.raw[i], i)) for i in range(place.matched, len(place.raw))]
-        encoded = await _run(
-            appended,
-            lambda: codec.extend(
-                prefix, appended, request.tools or None, template_kwargs=request.template_kwargs
-            ),
-            busy,
-        )
-        if isinstance(encoded, Encoded):
+        pieces = _pieces(session, codec, request, place)
+        composed = await _run(codec, request, pieces, prefix, busy)
+        if isinstance(composed, Composed):
+            encoded = composed.encoded
             origin = np.where(encoded.frame, Origin.BRIDGE, Origin.ENVIRONMENT).astype(np.uint8)
-            kind = request.kind or session.tree.turn(place.parent).kind
             prompt = Prompt(np.concatenate([prefix, encoded.ids]), digest.update(encoded.ids))
-            return Plan(place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, "")
-        place = replace(place, parent=ROOT, matched=0, cut_reason=f"refused_{encoded.reason}")
+            kind = _said_kind(request, place) or session.tree.turn(place.parent).kind
+            return Plan(
+                place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, "",
+                composed.copied, composed.rendered, _broken(pieces),
+            )  # fmt: skip
+        place = replace(place, parent=ROOT, matched=0, cut_reason=f"refused_{composed.reason}")
     return await _start(session, codec, request, place, busy)
 
 
 async def _start(session: Session, codec: ChatCodec, request: ModelRequest, place: Place, busy: bool) -> Plan:
-    messages = [_native(session, _message(item, index)) for index, item in enumerate(place.raw)]
-    merged = merge_leading_system(messages)
-    encoded = await _run(
-        merged,
-        lambda: codec.start(merged, request.tools or None, template_kwargs=request.template_kwargs),
-        busy,
-    )
-    if isinstance(encoded, Refusal):
+    pieces = _pieces(session, codec, request, place)
+    composed = await _run(codec, request, pieces, None, busy)
+    if isinstance(composed, Refusal):
         raise RequestError(
-            f"the chat template cannot express this conversation: {encoded.detail}",
-            field="tools" if encoded.reason == "tools_unsupported" else "messages",
-            code=encoded.reason,
+            f"the chat template cannot express this conversation: {composed.detail}",
+            field="tools" if composed.reason == "tools_unsupported" else "messages",
+            code=composed.reason,
         )
-    system = merged[0].content if merged[0].role in ("system", "developer") else ""
+    encoded = composed.encoded
+    lead = merge_leading_system([piece.message for piece in pieces])[0]
+    system = lead.content if lead.role in ("system", "developer") else ""
     system_key = place.keys[0] if system else ""
-    kind = kind_of_root(session.tree, system_key, system, request.kind)
+    kind = _said_kind(request, place)
+    if kind is None:
+        echoed = [piece.echo.turn for piece in pieces if piece.echo is not None]
+        kind = kind_of_start(
+            session.tree,
+            Start(
+                system_key=system_key,
+                system_text=system,
+                tools_hash=place.tools_hash,
+                keys=place.keys,
+                raw=place.raw,
+                echoed=session.tree.turn(max(echoed)).kind if echoed else None,
+            ),
+        )
     origin = np.full(len(encoded.ids), Origin.PROMPT, np.uint8)
     prompt = Prompt(encoded.ids, IdsDigest().update(encoded.ids))
-    return Plan(place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, system_key)
+    return Plan(
+        place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, system_key,
+        composed.copied, composed.rendered, _broken(pieces),
+    )  # fmt: skip
+
+
+def _said_kind(request: ModelRequest, place: Place) -> BranchKind | None:
+    return request.kind or kind_from_messages(place.raw, request.asked, tools=bool(request.tools))
+
+
+def _broken(pieces: Sequence[Piece]) -> tuple[int, ...]:
+    return tuple(piece.echo.turn for piece in pieces if piece.echo is not None and piece.echo.cut)
+
+
+def _pieces(session: Session, codec: ChatCodec, request: ModelRequest, place: Place) -> list[Piece]:
+    """The messages to encode, each with the sampled ids that take its place where it is an echo."""
+    pieces = []
+    for index in range(place.matched, len(place.raw)):
+        message = _message(place.raw[index], index)
+        echo = _echo(session, codec, request, message, index)
+        ids = None if echo is None else session.tree.turn(echo.turn).output_ids[: echo.tokens]
+        pieces.append(Piece(_native(session, message), echo, ids))
+    return pieces
+
+
+def _echo(
+    session: Session, codec: ChatCodec, request: ModelRequest, message: Message, index: int
+) -> Echo | None:
+    if message.role != "assistant":
+        return None
+    return session.echoes.find(session.tree, codec, message, request.handles.get(index, ""))
 
 
 async def _run(
-    messages: Sequence[Message], encode: Callable[[], Encoded | Refusal], busy: bool
-) -> Encoded | Refusal:
+    codec: ChatCodec,
+    request: ModelRequest,
+    pieces: Sequence[Piece],
+    prefix: NDArray[np.int32] | None,
+    busy: bool,
+) -> Composed | Refusal:
     """Encode here when it is short, else in a thread."""
-    size = sum(len(message.content) for message in messages)
-    here = size < (_BUSY_THREAD_CHARS if busy else _THREAD_CHARS)
-    return encode() if here else await asyncio.to_thread(encode)
+    tools, kwargs = request.tools or None, request.template_kwargs
+    size = sum(len(piece.message.content) for piece in pieces)
+    if size < (_BUSY_THREAD_CHARS if busy else _THREAD_CHARS):
+        return compose(codec, pieces, prefix, tools, kwargs)
+    return await asyncio.to_thread(compose, codec, pieces, prefix, tools, kwargs)
 
 
 def _message(raw: Any, index: int) -> Message:

@@ -10,10 +10,9 @@ from enum import StrEnum
 from typing import Any
 
 from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
-from dressage_tito import Message
 
-from dressage_proxy.canonical import message_key
 from dressage_proxy.config import Limits, Sampling
+from dressage_proxy.echoes import Echoes
 
 _RECENT = 4
 
@@ -64,6 +63,8 @@ class Session:
     """The end that the log has; the trajectory may still have to be published."""
     reply_keys: dict[str, str] = field(default_factory=dict)
     """Wire id of a tool call -> key of the assistant message that made it."""
+    echoes: Echoes = field(default_factory=Echoes)
+    """What was handed out, by what clients send back of it."""
     native_ids: dict[str, str] = field(default_factory=dict)
     """Wire id -> the id in the model's own text, where its grammar has one."""
     recent: OrderedDict[int, Recent] = field(default_factory=OrderedDict)
@@ -87,18 +88,11 @@ class Session:
         """Note the wire ids that a committed turn handed out, and the volatile blocks that it pinned."""
         for name, block in dict(turn.extra.get("pinned", {})).items():
             self.pinned.setdefault(name, block)
+        self.echoes.remember(turn, self.id)
         for wire, native in dict(turn.extra.get("wire_ids", {})).items():
             self.reply_keys[wire] = turn.reply_key
             if native:
                 self.native_ids[wire] = native
-
-    def key_of(self, message: Message) -> str:
-        """A message's key; an assistant message that carries one of our ids is the one that we returned."""
-        for call in message.tool_calls:
-            issued = self.reply_keys.get(call.id)
-            if issued is not None:
-                return issued
-        return message_key(message)
 
     def note_request(self, raw: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> None:
         """Keep a request for comparison with the next ones; the oldest of a few is dropped."""

@@ -1,7 +1,8 @@
-"""Blocks of a system prompt that change from request to request and mean nothing to the model (case C21).
+"""Blocks of a system prompt that change from request to request and mean nothing to the model.
 
 Each pattern is anchored at the start of a text block of a system or developer message. The first value that a
-session sends is kept for all its requests, so that the prompt's ids stay the same. The same words anywhere
+session sends is kept for all its requests, so that the prompt's ids stay the same; a message in
+mid-conversation has a first value of its own place, since a later one there is news. The same words anywhere
 else, and any other change, are left alone.
 """
 
@@ -12,41 +13,44 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 VOLATILE: Mapping[str, re.Pattern[str]] = {
-    "billing": re.compile(r"x-[a-z0-9-]*billing[a-z0-9-]*:[^\n]*"),
+    "billing": re.compile(r"x-[a-z0-9-]*billing[a-z0-9-]*[: ][^\n]*"),
     "date": re.compile(r"(?:Today(?:'s date)?|Current date(?: and time)?|The current date)(?: is)?:? [^\n]*"),
 }
 
 
 def pin_volatile(pinned: MutableMapping[str, str], raw: Sequence[Any]) -> list[Any]:
     """``raw`` messages with volatile blocks replaced by the session's first value (noted in ``pinned``)."""
-    return [_message(pinned, message) for message in raw]
+    result, leading = [], True
+    for index, message in enumerate(raw):
+        role = message.get("role") if isinstance(message, dict) else None
+        if role in ("system", "developer"):
+            message = _message(pinned, message, "" if leading else f"@{index}")
+        else:
+            leading = False
+        result.append(message)
+    return result
 
 
-def _message(pinned: MutableMapping[str, str], message: Any) -> Any:
-    if not isinstance(message, dict) or message.get("role") not in ("system", "developer"):
-        return message
+def _message(pinned: MutableMapping[str, str], message: dict[str, Any], place: str) -> Any:
     content = message.get("content")
     if isinstance(content, str):
-        return _changed(message, content, _text(pinned, content))
+        text = _text(pinned, content, place)
+        return message if text == content else {**message, "content": text}
     if isinstance(content, list):
-        return {**message, "content": [_block(pinned, block) for block in content]}
+        return {**message, "content": [_block(pinned, block, place) for block in content]}
     return message
 
 
-def _block(pinned: MutableMapping[str, str], block: Any) -> Any:
+def _block(pinned: MutableMapping[str, str], block: Any, place: str) -> Any:
     if isinstance(block, dict) and isinstance(block.get("text"), str):
-        text = _text(pinned, block["text"])
+        text = _text(pinned, block["text"], place)
         return block if text == block["text"] else {**block, "text": text}
     return block
 
 
-def _changed(message: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    return message if new == old else {**message, "content": new}
-
-
-def _text(pinned: MutableMapping[str, str], text: str) -> str:
+def _text(pinned: MutableMapping[str, str], text: str, place: str) -> str:
     for name, pattern in VOLATILE.items():
         found = pattern.match(text)
         if found:
-            return pinned.setdefault(name, found.group()) + text[found.end() :]
+            return pinned.setdefault(name + place, found.group()) + text[found.end() :]
     return text

@@ -1,18 +1,31 @@
-"""What every dialect turns its requests into, and what it makes its replies from."""
+"""What every dialect turns its requests into, what it makes its replies from, and the rules they share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dressage_segments import BranchKind
 from dressage_tito import Message, Tool
 
+from dressage_proxy.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class WireTool:
+    """How a dialect names a tool that the model knows by another name."""
+
+    name: str
+    namespace: str = ""
+    freeform: bool = False
+    """Its one argument travels as plain text and not as JSON."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A model call in no dialect. ``raw`` are the messages as they came, one for each of ``decode(i)``."""
+    """A model call in no dialect. ``raw`` are its messages in the chat shape, checked when they are read."""
 
     raw: Sequence[Mapping[str, Any]]
     tools: Sequence[Tool]
@@ -21,8 +34,21 @@ class ModelRequest:
     kind: BranchKind | None = None
     """What the agent's headers say that the call is for."""
     thread: str = ""
-    """The agent's own name of the sub-agent or thread, where a header gives one."""
+    """The agent's own name of the sub-agent, where a header gives one."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    handles: Mapping[int, str] = field(default_factory=dict)
+    """Index of a message -> the turn handle that its reasoning carries."""
+    notes: tuple[str, ...] = ()
+    """What was left out of the request by a declared rule; recorded with the turn."""
+    wire_tools: Mapping[str, WireTool] = field(default_factory=dict)
+    """The model's name of a tool -> how the dialect names it, where the two differ."""
+    accepted: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that change nothing of what is sampled, as the agent sent them; recorded with the turn."""
+    model: str = ""
+    """The model that the agent names."""
+    stream: bool = False
+    include_usage: bool = True
+    """Whether a stream tells its usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +63,56 @@ class ModelReply:
     cached_tokens: int
     turn: int
     warnings: tuple[str, ...] = ()
+    reasoning_tokens: int = 0
+    handle: str = ""
+    """Names the turn; travels where a dialect keeps a signature of the reasoning."""
+    stop_sequence: str = ""
+    """The stop string that ended the reply."""
+
+
+class Writer(ABC):
+    """Writes the reply to one request. ``head`` is written once, before anything else of a stream."""
+
+    def head(self) -> bytes:
+        """What a stream starts with, before anything is sampled."""
+        return b""
+
+    @abstractmethod
+    def keep_alive(self) -> bytes:
+        """What keeps an idle stream alive; after ``head``."""
+
+    @abstractmethod
+    def body(self, reply: ModelReply) -> bytes:
+        """The whole reply as one JSON object."""
+
+    @abstractmethod
+    def events(self, reply: ModelReply) -> Iterator[bytes]:
+        """The whole reply as server-sent events, after ``head``."""
+
+    @abstractmethod
+    def failed(self, error: RequestError) -> bytes:
+        """An error after the stream's headers were sent; after ``head``."""
+
+
+class Dialect(ABC):
+    """One agent API: its requests, replies and errors."""
+
+    name: str
+
+    @abstractmethod
+    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> ModelRequest:
+        """A checked request; header names are lower case. Every parameter is honoured, accepted by a
+        declared list, or refused by name (RequestError)."""
+
+    @abstractmethod
+    def writer(self, request: ModelRequest, model: str) -> Writer:
+        """What writes the reply to ``request``; ``model`` is the name to show."""
+
+    @abstractmethod
+    def error_body(self, error: RequestError) -> bytes:
+        """An error in the dialect's own shape."""
+
+
+def error_text(error: RequestError) -> str:
+    """The message with its fix."""
+    return f"{error.message}. {error.fix}" if error.fix else error.message

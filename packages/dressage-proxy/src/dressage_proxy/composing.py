@@ -1,0 +1,114 @@
+"""A prompt from messages and from the sampled ids of earlier turns among them.
+
+Where a client's history holds turns of this session in another place than the tree has them (it was
+compacted, forked, or a message before them changed), their ids are copied and what lies between is encoded: a
+turn that was sampled is never tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dressage_tito import ChatCodec, Encoded, Message, Refusal, Tool
+from numpy.typing import NDArray
+
+from dressage_proxy.canonical import merge_leading_system
+from dressage_proxy.echoes import Echo
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A message, and the sampled ids (int32 [N]) that take its place where it is an echo."""
+
+    message: Message
+    echo: Echo | None
+    ids: NDArray[np.int32] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What to append to the prefix. ``copied`` turns are in it by their ids, ``rendered`` ones as text."""
+
+    encoded: Encoded
+    copied: int
+    rendered: int
+
+
+def compose(
+    codec: ChatCodec,
+    pieces: Sequence[Piece],
+    prefix: NDArray[np.int32] | None,
+    tools: Sequence[Tool] | None,
+    template_kwargs: Mapping[str, Any],
+) -> Composed | Refusal:
+    """Encode ``pieces`` after ``prefix`` (None: from the start) up to the generation prompt.
+
+    Where the codec refuses to go on after a copied turn, all of them are rendered as text and counted; where
+    it refuses that too, so does this.
+    """
+    encoder = _Encoder(codec, prefix, tools, template_kwargs)
+    echoes = sum(piece.ids is not None for piece in pieces)
+    if echoes:
+        composed = encoder.run(pieces)
+        if isinstance(composed, Composed):
+            return composed
+    encoded = encoder.encode([piece.message for piece in pieces])
+    return encoded if isinstance(encoded, Refusal) else Composed(encoded, 0, echoes)
+
+
+class _Encoder:
+    def __init__(
+        self,
+        codec: ChatCodec,
+        prefix: NDArray[np.int32] | None,
+        tools: Sequence[Tool] | None,
+        template_kwargs: Mapping[str, Any],
+    ) -> None:
+        self._codec = codec
+        self._prefix = prefix
+        self._tools = tools
+        self._kwargs = template_kwargs
+
+    def run(self, pieces: Sequence[Piece]) -> Composed | Refusal:
+        """With the ids of echoes in their place."""
+        ids: list[NDArray[np.int32]] = []
+        frames: list[NDArray[np.bool_]] = []
+        between: list[Message] = []
+        copied = rendered = 0
+        for piece in pieces:
+            if piece.ids is None or not between:  # two turns in a row: nothing can be put between them
+                rendered += piece.ids is not None
+                between.append(piece.message)
+                continue
+            encoded = self.encode(between, ids)
+            if isinstance(encoded, Refusal):
+                return encoded
+            ids += [encoded.ids, piece.ids]
+            frames += [encoded.frame, np.zeros(len(piece.ids), np.bool_)]
+            between = []
+            copied += 1
+        encoded = self.encode(between, ids)
+        if isinstance(encoded, Refusal):
+            return encoded
+        whole = Encoded(
+            np.concatenate([*ids, encoded.ids]),
+            np.concatenate([*frames, encoded.frame]),
+            encoded.reasoning_open,
+        )
+        return Composed(whole, copied, rendered)
+
+    def encode(
+        self, messages: Sequence[Message], before: Sequence[NDArray[np.int32]] = ()
+    ) -> Encoded | Refusal:
+        """Messages after the prefix and ``before``."""
+        if self._prefix is None and not before:
+            merged = merge_leading_system(messages)
+            return self._codec.start(merged, self._tools, template_kwargs=self._kwargs)
+        prefix = self._prefix
+        if before:
+            prefix = np.concatenate(before if prefix is None else [prefix, *before])
+        assert prefix is not None
+        return self._codec.extend(prefix, messages, self._tools, template_kwargs=self._kwargs)

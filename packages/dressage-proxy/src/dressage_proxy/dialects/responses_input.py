@@ -1,0 +1,223 @@
+"""What the OpenAI Responses dialect reads: its parameters, input items and tools, as the chat shape.
+
+A model's turn travels as several items. They are joined to one assistant message: reasoning, then text, then
+calls; an item that goes back in this order begins the next turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dressage_proxy.dialects import params
+from dressage_proxy.dialects.content import (
+    BLOCK_JOINER,
+    SYSTEM_JOINER,
+    chat_call,
+    chat_parts,
+    known,
+    mapping,
+    refused,
+    text_field,
+    texts,
+)
+from dressage_proxy.dialects.params import names, short, unsupported
+from dressage_proxy.dialects.responses_tools import FREEFORM_ARGUMENT, model_tool_name
+from dressage_proxy.errors import RequestError
+
+PARAMETERS = params.Parameters(
+    read=names(
+        "model input instructions tools tool_choice stream stream_options max_output_tokens text "
+        "include parallel_tool_calls stop chat_template_kwargs previous_response_id conversation "
+        "prompt"
+    ),
+    accepted={
+        "user": "names the end user",
+        "metadata": "the client's own notes",
+        "client_metadata": "the client's own notes",
+        "store": "nothing is kept for the client to read back: each request brings its whole conversation",
+        "service_tier": "there is one tier",
+        "prompt_cache_key": "engines find cached prefixes by themselves",
+        "prompt_cache_retention": "engines find cached prefixes by themselves",
+        "prompt_cache_options": "engines find cached prefixes by themselves",
+        "safety_identifier": "names the end user",
+        "reasoning": "whether and how much a model thinks is the rollout's setting, not the agent's",
+        "context_management": "a conversation is append-only: what a model sampled stays in its context",
+    },
+    neutral={
+        "background": (False,),
+        "truncation": ("disabled",),
+        "top_logprobs": (0,),
+        "access_programs": ([],),
+    },
+)
+
+_TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_TEXT_FIELDS = names("type text refusal annotations logprobs prompt_cache_breakpoint")
+_COMMON = ("type", "id", "status", "internal_chat_message_metadata_passthrough", "metadata")
+_MESSAGE_FIELDS = frozenset((*_COMMON, "role", "content", "phase", "end_turn"))
+_REASONING_FIELDS = frozenset((*_COMMON, "summary", "content", "encrypted_content"))
+_CALL_FIELDS = frozenset((*_COMMON, "call_id", "name", "namespace", "arguments", "input", "caller", "async_"))
+_OUTPUT_FIELDS = frozenset((*_COMMON, "call_id", "output", "name", "success"))
+_NOT_KEPT = "the proxy keeps no responses: send the whole conversation as input"
+
+ORPHAN_NOTE = "a reasoning item without its turn was left out: the agent asks again for a turn that was cut"
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The items of one assistant message."""
+
+    thought: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    handle: str = ""
+    spoke: bool = False
+    """It has a message item, be it an empty one."""
+
+    @property
+    def thinking_alone(self) -> bool:
+        """Whether nothing followed its reasoning yet."""
+        return not self.spoke and not self.calls
+
+
+class Conversation:
+    """Input items on their way to the chat shape, with the turn handles that their reasoning carries."""
+
+    def __init__(self) -> None:
+        self.raw: list[Mapping[str, Any]] = []
+        self.handles: dict[int, str] = {}
+        self.notes: list[str] = []
+        self._turn: _Turn | None = None
+
+    def item(self, value: object, where: str) -> None:
+        """Take one item of ``input``. Raises RequestError naming it."""
+        item = mapping(value, where, "an input item")
+        kind = item.get("type")
+        if kind is None and "role" in item:
+            kind = "message"
+        if kind == "message":
+            self._message(item, where)
+        elif kind == "reasoning":
+            self._reasoning(item, where)
+        elif kind in ("function_call", "custom_tool_call"):
+            self._call(item, kind, where)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            self._output(item, where)
+        elif kind == "item_reference":
+            raise refused(where, "refers to an item of another response", _NOT_KEPT)
+        else:
+            raise unsupported(f"{where}.type", f"{where}.type is {short(kind)}: not supported")
+
+    def end(self) -> None:
+        """After the last item."""
+        self._close(again=True)
+
+    def _message(self, item: Mapping[str, Any], where: str) -> None:
+        known(item, _MESSAGE_FIELDS, where)
+        blocks = texts(item.get("content"), f"{where}.content", _TEXT, _TEXT_FIELDS)
+        role = item.get("role")
+        if role == "assistant":
+            turn = self._turn
+            if turn is None or turn.spoke or turn.calls:
+                turn = self._next_turn()
+            turn.spoke = True
+            turn.said = blocks
+            return
+        if role not in ("user", "system", "developer"):
+            raise refused(f"{where}.role", f"is {short(role)}", "send user, assistant, system or developer")
+        self._close(again=False)
+        joiner = BLOCK_JOINER if role == "user" else SYSTEM_JOINER
+        self.raw.append({"role": role, "content": chat_parts(blocks, joiner)})
+
+    def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
+        known(item, _REASONING_FIELDS, where)
+        kinds = {"reasoning_text": "text", "summary_text": "text", "text": "text"}
+        fields = names("type text")
+        thought = texts(item.get("content"), f"{where}.content", kinds, fields)
+        summary = texts(item.get("summary"), f"{where}.summary", kinds, fields)
+        handle = params.shape(item.get("encrypted_content"), str, f"{where}.encrypted_content", "")
+        turn = self._turn
+        if turn is None or not turn.thinking_alone or (handle and turn.handle and handle != turn.handle):
+            turn = self._next_turn()
+        turn.thought += thought or summary
+        turn.handle = handle or turn.handle
+
+    def _call(self, item: Mapping[str, Any], kind: str, where: str) -> None:
+        known(item, _CALL_FIELDS, where)
+        name = text_field(item, "name", where, empty=False)
+        namespace = params.shape(item.get("namespace"), str, f"{where}.namespace", "")
+        call_id = text_field(item, "call_id", where, empty=False)
+        if kind == "function_call":
+            arguments: str | Mapping[str, Any] = text_field(item, "arguments", where)
+        else:
+            arguments = {FREEFORM_ARGUMENT: text_field(item, "input", where)}
+        turn = self._turn or self._next_turn()
+        turn.calls.append(chat_call(call_id, model_tool_name(namespace, name), arguments))
+
+    def _output(self, item: Mapping[str, Any], where: str) -> None:
+        known(item, _OUTPUT_FIELDS, where)
+        self._close(again=False)
+        said = texts(item.get("output"), f"{where}.output", _TEXT, _TEXT_FIELDS)
+        answers = text_field(item, "call_id", where, empty=False)
+        self.raw.append({"role": "tool", "tool_call_id": answers, "content": BLOCK_JOINER.join(said)})
+
+    def _next_turn(self) -> _Turn:
+        self._close(again=True)
+        self._turn = _Turn()
+        return self._turn
+
+    def _close(self, *, again: bool) -> None:
+        """The open turn is whole. ``again``: what follows is another turn of the model, or its request."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        if turn.thinking_alone and again:
+            self.notes.append(ORPHAN_NOTE)
+            return
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(turn.said)}
+        if turn.thought:
+            message["reasoning_content"] = BLOCK_JOINER.join(turn.thought)
+        if turn.calls:
+            message["tool_calls"] = turn.calls
+        if turn.handle:
+            self.handles[len(self.raw)] = turn.handle
+        self.raw.append(message)
+
+
+def read_input(body: Mapping[str, Any]) -> Conversation:
+    """The whole conversation, ``instructions`` first. Raises RequestError."""
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if body.get(name) is not None:
+            raise unsupported(name, f"{name} is not supported: {_NOT_KEPT}")
+    conversation = Conversation()
+    instructions = params.shape(body.get("instructions"), str, "instructions", "")
+    if instructions:
+        conversation.raw.append({"role": "system", "content": instructions})
+    given = body.get("input")
+    if isinstance(given, str) and given:
+        conversation.raw.append({"role": "user", "content": given})
+    elif isinstance(given, list) and given:
+        for index, item in enumerate(given):
+            conversation.item(item, f"input[{index}]")
+        conversation.end()
+    else:
+        raise RequestError("input must be a text or a non-empty list", field="input", fix="send input items")
+    if not conversation.raw:
+        raise RequestError("input has no message", field="input", fix="send at least one message")
+    return conversation
+
+
+def check_options(body: Mapping[str, Any]) -> dict[str, Any]:
+    """``text`` and ``include`` as they are recorded. Raises RequestError for what is not supported."""
+    text: Mapping[str, Any] = params.shape(body.get("text"), dict, "text", {})
+    for name, value in text.items():
+        if name == "verbosity" or value is None or (name == "format" and value == {"type": "text"}):
+            continue
+        raise unsupported(f"text.{name}", f"text.{name} is not supported: nothing constrains sampling")
+    include: list[Any] = params.shape(body.get("include"), list, "include", [])
+    for index, value in enumerate(include):
+        if not isinstance(value, str) or "logprobs" in value:
+            raise unsupported(f"include[{index}]", f"include[{index}] is {short(value)}: not supported")
+    return {name: value for name, value in (("text", text), ("include", include)) if value}

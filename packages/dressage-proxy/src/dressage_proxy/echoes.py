@@ -1,0 +1,126 @@
+"""Assistant messages that clients send back: which turn each is, and which of its sampled ids it stands for.
+
+An echo is recognised by the ids of its tool calls, then by the turn handle that its reasoning carries, then
+by its text. What a client made of it on the way (dropped reasoning, repaired arguments, a call renamed to
+``invalid``) changes nothing: the turn's sampled ids take its place, and the difference is flagged. Where a
+stream broke, and the client kept what it had, the echo lacks what came last: then it stands for the ids up to
+there, and no longer for the turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dressage_segments import TrajectoryTree, Turn
+from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
+
+from dressage_proxy.canonical import message_key
+
+_HANDLE = "dressage-"
+_ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
+"""Calls are parsed only where tools are offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """An assistant message as the first ``tokens`` sampled ids of turn ``turn``."""
+
+    turn: int
+    tokens: int
+    key: str
+    """The key by which the tree knows it."""
+    cut: bool = False
+    """The client has the beginning of the turn alone."""
+    differs: bool = False
+    """It is not what was returned."""
+    by_calls: bool = False
+    """It was recognised by its call ids."""
+
+
+def turn_handle(session_id: str, turn: int) -> str:
+    """The handle of a turn: names it to this session alone, and tells a reader nothing."""
+    return _HANDLE + hashlib.blake2b(f"{session_id}:{turn}".encode(), digest_size=16).hexdigest()
+
+
+@dataclass(slots=True)
+class Echoes:
+    """What a session handed out, by what comes back."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    """Wire id of a tool call -> the turn that made it."""
+    handles: dict[str, int] = field(default_factory=dict)
+    """Turn handle -> turn."""
+    texts: dict[str, int] = field(default_factory=dict)
+    """Key of a returned message -> the newest turn that returned it."""
+
+    def remember(self, turn: Turn, session_id: str) -> None:
+        """Note what a committed turn handed out."""
+        for wire in turn.extra.get("wire_ids", {}):
+            self.calls[wire] = turn.index
+        self.handles[turn_handle(session_id, turn.index)] = turn.index
+        self.texts[turn.reply_key] = turn.index
+
+    def find(self, tree: TrajectoryTree, codec: ChatCodec, message: Message, handle: str) -> Echo | None:
+        """The turn that an assistant message is; None for one that was not sampled in this session."""
+        key = message_key(message)
+        index = self._called(message)
+        by_calls = index is not None
+        if index is None and handle:
+            index = self.handles.get(handle)
+        if index is None:
+            index = self.texts.get(key) if message.content or message.tool_calls else None
+            if index is None:
+                return None
+        turn = tree.turn(index)
+        if key == turn.reply_key:
+            return Echo(index, len(turn.output_ids), key)
+        issued = turn.extra.get("wire_ids", {})
+        if any(wire not in {call.id for call in message.tool_calls} for wire in issued) or not issued:
+            tokens = _kept(codec, turn, message)
+            if tokens is not None:
+                return Echo(index, tokens, key, cut=True, differs=True)
+        return Echo(index, len(turn.output_ids), turn.reply_key, differs=True, by_calls=by_calls)
+
+    def _called(self, message: Message) -> int | None:
+        return next((self.calls[call.id] for call in message.tool_calls if call.id in self.calls), None)
+
+
+def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
+    """How many of a turn's first ids say just what a broken message says; None where none do.
+
+    What ids say only ever grows with them, so that the longest prefix is found by halving.
+    """
+    said, calls = message.content.rstrip(), len(message.tool_calls)
+
+    def parsed(count: int) -> ParsedTurn:
+        return codec.parse(
+            turn.output_ids[:count],
+            reasoning_open=bool(turn.extra.get("reasoning_open")),
+            finish_reason="length",
+            tools=_ANY_TOOL,
+        )
+
+    low, high = 0, len(turn.output_ids)
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = parsed(middle)
+        over = len(found.tool_calls) - calls
+        if over > 0 or (over == 0 and len(found.content.rstrip()) > len(said)):
+            high = middle - 1
+        else:
+            low = middle
+    if low in (0, len(turn.output_ids)):
+        return None
+    found = parsed(low)
+    same = found.content.strip() == said.strip() and len(found.tool_calls) == calls
+    return low if same else None
+
+
+def echo_flag(echo: Echo, where: str) -> str:
+    """What is recorded of an echo that differs."""
+    if echo.cut:
+        return f"{where} is the beginning of what was returned as turn {echo.turn}"
+    by = "under its call ids" if echo.by_calls else f"as turn {echo.turn}"
+    return f"{where} is not what was returned {by}"
