@@ -23,7 +23,7 @@ def _read(text: str, context: TurnContext) -> Reading:
     """
     warnings: list[str] = []
     pieces, position = read_reasoning(text, context, warnings)
-    tag = text.find(_TAG, position)
+    tag = -1 if _LIKE_A_CALL.match(text, position) else text.find(_TAG, position)
     start = position if tag < 0 else tag
     body = position if tag < 0 else tag + len(_TAG)
     found: tuple[list[ToolCall], list[str]] | int | None = None
