@@ -128,7 +128,13 @@ def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
     if interpreter.mounts:
         path += f":{PurePosixPath(interpreter.path).parent}"
     own = {"PATH": path, "HOME": spec.workdir, "USER": "agent", "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
-    return {**own, **spec.env}
+    return {**own, **_library_path(interpreter), **spec.env}
+
+
+def _library_path(interpreter: Interpreter) -> dict[str, str]:
+    """Where a base interpreter that was built as a shared library finds that: its own paths are the host's."""
+    libraries = PurePosixPath(interpreter.path).parent.parent / "lib"
+    return {"LD_LIBRARY_PATH": str(libraries)} if interpreter.mounts else {}
 
 
 def sandbox_arguments(
@@ -184,9 +190,8 @@ def _interpreter(arguments: Arguments, interpreter: Interpreter, places: Mapping
         arguments.add("--ro-bind", places[source], target)
     for target in interpreter.hidden:
         arguments.add("--tmpfs", target, "--remount-ro", target)
-    if interpreter.mounts:
-        libraries = PurePosixPath(interpreter.path).parent.parent / "lib"
-        arguments.add("--setenv", "LD_LIBRARY_PATH", str(libraries))
+    for name, value in _library_path(interpreter).items():
+        arguments.add("--setenv", name, value)
 
 
 def _private(arguments: Arguments, spec: SandboxSpec, places: Mapping[Path, str]) -> None:
