@@ -132,7 +132,7 @@ def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
 
 
 def _library_path(interpreter: Interpreter) -> dict[str, str]:
-    """Where a base interpreter that was built as a shared library finds that: its own paths are the host's."""
+    """Where a base interpreter built as a shared library finds that; its own paths are of the host."""
     libraries = PurePosixPath(interpreter.path).parent.parent / "lib"
     return {"LD_LIBRARY_PATH": str(libraries)} if interpreter.mounts else {}
 
