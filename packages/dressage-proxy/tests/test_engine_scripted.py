@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.pool import EnginePool, PoolOptions
 from dressage_proxy.engine.scripted import (
     Fault,
     Output,
@@ -20,6 +21,7 @@ from dressage_proxy.engine.scripted import (
     replies,
     serve_scripted,
 )
+from dressage_proxy.engine.wire import Call
 from dressage_proxy.errors import EngineError
 from dressage_proxy.generation import Generator, Prompt, Reply
 from dressage_proxy.sampling import Effective
@@ -296,14 +298,14 @@ REFUSED = (Fault.BAD_REQUEST, Fault.NO_JSON)
 
 
 async def asked(engine: ScriptedEngine, dispatch_version: int = 9):
-    async with serve_scripted(engine) as url, EngineClient([url], timeout_s=10) as client:
-        ids = np.array(PROMPT, np.int32)
-        return await client.generate(url, "a" * 32, ids, PARAMS, dispatch_version)
+    async with serve_scripted(engine) as url, EngineClient(timeout_s=10) as client:
+        call = Call("a" * 32, np.array(PROMPT, np.int32), PARAMS, dispatch_version)
+        return await client.generate(url, call)
 
 
 async def sampled(engine: ScriptedEngine) -> Reply:
     """A reply of two tries at most."""
-    async with serve_scripted(engine) as url, EngineClient([url], timeout_s=10) as client:
+    async with serve_scripted(engine) as url, EnginePool(PoolOptions((url,))) as client:
         generator = Generator(client, Controller(client), (STOP,), str, 2)
         ids = np.array(PROMPT, np.int32)
         reply = Reply()
@@ -369,7 +371,8 @@ async def test_a_queued_abort_is_an_abort_without_tokens_and_without_a_cause_of_
 
 def test_every_fault_is_covered_here() -> None:
     versions = {Fault.NO_VERSION, Fault.DEFAULT_VERSION, Fault.QUEUED_ABORT}
-    assert set(Fault) == {*UNTRAINABLE, *ABSORBED, *REFUSED, *versions}
+    experts = {Fault.NO_EXPERTS, Fault.SHORT_EXPERTS, Fault.WILD_EXPERT}  # in test_routed_experts
+    assert set(Fault) == {*UNTRAINABLE, *ABSORBED, *REFUSED, *versions, *experts}
 
 
 async def test_a_taken_port_is_said() -> None:

@@ -12,9 +12,11 @@ from collections import Counter
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from dressage_proxy import generation
-from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.choose import Step
+from dressage_proxy.engine.pool import EnginePool, PoolOptions
 from dressage_proxy.engine.scripted import Fault, Output, ScriptedEngine
 from dressage_segments import LossCause, Mark, tree_from_records
 
@@ -161,8 +163,9 @@ async def test_more_tokens_than_were_asked_for_are_kept_untrained(make_rig: Any)
 
 
 async def chosen(urls: tuple[str, ...], sessions: int) -> list[str]:
-    async with EngineClient(urls, timeout_s=1) as client:
-        return [client.choose(f"{number:032x}") for number in range(sessions)]
+    async with EnginePool(PoolOptions(urls)) as pool:
+        steps = [Step(f"{number:032x}", 1, 1) for number in range(sessions)]
+        return [pool.place(step, np.zeros(1, np.int32)).url for step in steps]
 
 
 async def test_a_session_keeps_its_engine_whatever_the_order_of_the_list() -> None:
@@ -175,9 +178,9 @@ async def test_a_session_keeps_its_engine_whatever_the_order_of_the_list() -> No
 
 def test_a_session_keeps_its_engine_over_a_restart() -> None:
     program = (
-        "import asyncio\nfrom dressage_proxy.engine.client import EngineClient\n"
-        f"async def main():\n    client = EngineClient({URLS!r}, timeout_s=1)\n"
-        "    print([client.choose(str(n)) for n in range(20)])\nasyncio.run(main())"
+        "from dressage_proxy.engine.choose import Book, Step, Sticky\n"
+        f"book = Book(Sticky())\nfor url in {URLS!r}:\n    book.add(url)\n"
+        f"print([book.place(Step(str(n), 1, 1), {URLS!r}).url for n in range(20)])"
     )
     runs = {
         subprocess.run(

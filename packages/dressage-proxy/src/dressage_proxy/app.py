@@ -20,7 +20,7 @@ from dressage_proxy.config import ProxyConfig
 from dressage_proxy.control import control_router, health_router
 from dressage_proxy.controller import Controller
 from dressage_proxy.dataplane import DataPlane, Receive, Scope, Send
-from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Generator
 from dressage_proxy.metrics import Metrics
@@ -36,7 +36,7 @@ class Proxy:
 
     config: ProxyConfig
     store: Store
-    engines: EngineClient
+    engines: EnginePool
     controller: Controller
     pipeline: Pipeline
     sessions: Sessions
@@ -46,9 +46,16 @@ class Proxy:
     def build(cls, config: ProxyConfig, store: Store, codec: ChatCodec) -> Proxy:
         """Wire the parts; nothing is opened yet."""
         metrics = Metrics()
-        engines = EngineClient(config.engines, timeout_s=config.engine_timeout_s)
+        engines = EnginePool(config.pool())
         controller = Controller(engines)
-        generator = Generator(engines, controller, codec.stop_token_ids, codec.decode, config.engine_attempts)
+        generator = Generator(
+            engines,
+            controller,
+            codec.stop_token_ids,
+            codec.decode,
+            config.engine_attempts,
+            config.routed_experts,
+        )
         pipeline = Pipeline(config, codec, store, generator, metrics)
         sessions = Sessions(config, store, pipeline, controller, metrics)
         return cls(config, store, engines, controller, pipeline, sessions, metrics)

@@ -23,6 +23,8 @@ from pydantic import ValidationError
 
 from dressage_proxy.app import CombinedApp, Proxy, running
 from dressage_proxy.config import ProxyConfig
+from dressage_proxy.engine.choose import Choice
+from dressage_proxy.engine.experts import ExpertsShape
 from dressage_proxy.errors import ConfigError
 
 KEY_VARIABLE = "DRESSAGE_CONTROL_KEY"
@@ -60,7 +62,25 @@ def _parser() -> argparse.ArgumentParser:
         f"and kept in STORE/{_KEY_FILE} (mode 0600).",
     )
     serve.add_argument("--tokenizer", required=True, type=Path, help="folder of a Hugging Face tokenizer")
-    serve.add_argument("--engine", required=True, help="base URL of an SGLang engine; several by commas")
+    serve.add_argument("--engine", default="", help="base URL of an SGLang engine; several by commas")
+    serve.add_argument("--router", help="base URL of a sglang-router: its workers are called directly")
+    serve.add_argument(
+        "--engine-choice",
+        default=Choice.PREFIX_AWARE.value,
+        choices=[choice.value for choice in Choice],
+        help="which engine samples a session's next step",
+    )
+    serve.add_argument(
+        "--engine-cache-tokens",
+        type=int,
+        default=0,
+        help="an engine's max_total_num_tokens, for prefix-aware",
+    )
+    serve.add_argument(
+        "--routed-experts",
+        metavar="auto|LAYERS,TOPK,EXPERTS",
+        help="record routed experts (R3); auto reads the tokenizer folder's config.json",
+    )
     serve.add_argument("--store", required=True, type=Path, help="folder for turn logs and trajectories")
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=int, default=8080, help="data plane; 0 takes a free one")
@@ -100,6 +120,10 @@ def _config(args: argparse.Namespace, key: str) -> ProxyConfig:
         return ProxyConfig(
             tokenizer=args.tokenizer,
             engines=tuple(url.strip() for url in args.engine.split(",") if url.strip()),
+            router=args.router,
+            engine_choice=Choice(args.engine_choice),
+            engine_cache_tokens=args.engine_cache_tokens,
+            routed_experts=_experts(args),
             store=args.store,
             control_key=key,
             model_name=args.model_name,
@@ -113,9 +137,22 @@ def _config(args: argparse.Namespace, key: str) -> ProxyConfig:
         )
     except ValidationError as error:
         first = error.errors()[0]
-        name = str(first["loc"][0])
+        name = str(first["loc"][0]) if first["loc"] else "engines"
         flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
         raise ConfigError(f"{flag}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
+def _experts(args: argparse.Namespace) -> ExpertsShape | None:
+    text: str | None = args.routed_experts
+    if text is None:
+        return None
+    if text == "auto":
+        return ExpertsShape.from_model(args.tokenizer)
+    try:
+        layers, topk, experts = (int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--routed-experts {text!r}: give auto, or LAYERS,TOPK,EXPERTS") from error
+    return ExpertsShape(layers, topk, experts)
 
 
 def _json(text: str) -> dict[str, object]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from dressage_proxy.engine.choose import Choice
+from dressage_proxy.engine.experts import ExpertsShape
+from dressage_proxy.engine.pool import PoolOptions
 
 
 class ProxyConfig(BaseModel):
@@ -17,8 +21,19 @@ class ProxyConfig(BaseModel):
 
     tokenizer: Path
     """A Hugging Face tokenizer folder with a chat template."""
-    engines: tuple[str, ...] = Field(min_length=1)
+    engines: tuple[str, ...] = ()
     """Base URLs of SGLang engines."""
+    router: str | None = None
+    """Base URL of a sglang-router whose workers are engines too; calls go to them directly."""
+    engine_choice: Choice = Choice.STICKY
+    """Which engine samples a session's next step: sticky, least-loaded or prefix-aware."""
+    engine_cache_tokens: int = Field(default=0, ge=0)
+    """What an engine's prefix cache holds, for ``prefix-aware``; 0: as if without limit."""
+    router_refresh_s: float = Field(default=10.0, gt=0)
+    engine_health_s: float = Field(default=5.0, gt=0)
+    """Interval of health checks, made where there is more than one engine."""
+    routed_experts: ExpertsShape | None = None
+    """Ask engines for routed experts (R3) of this shape; segments then carry them."""
     store: Path
     """Folder of the files store."""
     control_key: str = Field(min_length=16, repr=False)
@@ -43,6 +58,29 @@ class ProxyConfig(BaseModel):
     @classmethod
     def _checked_engines(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(_engine_url(url) for url in urls)
+
+    @field_validator("router")
+    @classmethod
+    def _checked_router(cls, url: str | None) -> str | None:
+        return None if url is None else _engine_url(url)
+
+    @model_validator(mode="after")
+    def _checked_source(self) -> Self:
+        if not self.engines and self.router is None:
+            raise ValueError("engines: name at least one engine, or a router")
+        return self
+
+    def pool(self) -> PoolOptions:
+        """What the engines' pool is told."""
+        return PoolOptions(
+            self.engines,
+            self.router,
+            self.engine_choice,
+            self.engine_cache_tokens,
+            self.router_refresh_s,
+            self.engine_health_s,
+            self.engine_timeout_s,
+        )
 
 
 def _engine_url(url: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dressage_proxy.config import Limits, ProxyConfig, Sampling
 from dressage_proxy.controller import Controller
-from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.errors import UnauthorizedError
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
@@ -107,7 +107,7 @@ def control_router(
     return router
 
 
-def health_router(store_writable: Any, engines: EngineClient) -> APIRouter:
+def health_router(store_writable: Any, engines: EnginePool) -> APIRouter:
     """Liveness and readiness; no key."""
     router = APIRouter()
 
@@ -117,7 +117,7 @@ def health_router(store_writable: Any, engines: EngineClient) -> APIRouter:
 
     @router.get("/ready")
     async def ready(response: Response) -> dict[str, Any]:
-        states = {engine: await engines.healthy(engine) for engine in engines.urls}
+        states = dict(await engines.healthy())
         writable = store_writable()
         good = any(states.values()) and writable
         response.status_code = 200 if good else 503

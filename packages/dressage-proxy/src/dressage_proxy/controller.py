@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from dressage_segments.turn import UNKNOWN_VERSION
-
-from dressage_proxy.engine.client import EngineClient
 
 _REPEAT_ABORT_S = 0.25
 
@@ -27,6 +26,14 @@ class PauseResult:
     quiesced: bool
     preempted: int
     waiting: int
+
+
+class Aborter(Protocol):
+    """Reaches engines apart from the data plane's connections."""
+
+    async def abort(self, engine: str, rid: str) -> bool:
+        """Ask an engine to abort a call. False when it did not take the request."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class _Signal:
 class Controller:
     """The gate that every engine call passes. Used from one event loop."""
 
-    def __init__(self, engines: EngineClient) -> None:
+    def __init__(self, engines: Aborter) -> None:
         self._engines = engines
         self._version = UNKNOWN_VERSION
         self._paused_all = False

@@ -10,8 +10,12 @@
     │   ├── ConflictError            409: the state does not allow it
     │   ├── UnauthorizedError        401: wrong or missing control key
     │   ├── ContextOverflowError     400: the prompt does not fit the context window
+    │   ├── OverloadedError          429: more at once than is admitted; comes with Retry-After
+    │   ├── VersionLimitError        409: the session has used up its switches of weight versions
+    │   ├── HookError                503: a required hook failed; the request may be made again
     │   └── EngineError              503: the engine failed and nothing could be kept
-    │       └── PassingEngineError   it may pass: no token was accepted, the call may be made again
+    │       ├── PassingEngineError   it may pass: no token was accepted, the call may be made again
+    │       └── RouterError          the router does not name its workers
     └── ClientGoneError              the client left while its reply was made; nothing is sent
 """
 
@@ -123,6 +127,33 @@ class PassingEngineError(EngineError):
         self.delay_s = delay_s
         self.unreachable = unreachable
         self.lost = lost
+
+
+class RouterError(EngineError):
+    """The router was not reached, or its answer names no workers."""
+
+    code = "router_unavailable"
+
+
+class OverloadedError(RequestError):
+    """More is asked at once than the proxy admits, or it is draining. Nothing was done: ask again."""
+
+    status = 429
+    code = "overloaded"
+
+
+class VersionLimitError(RequestError):
+    """Sampling on would put more weight versions into the session than it may hold."""
+
+    status = 409
+    code = "version_limit_reached"
+
+
+class HookError(RequestError):
+    """A required tool hook failed."""
+
+    status = 503
+    code = "hook_failed"
 
 
 class ClientGoneError(ProxyError):

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,8 +15,10 @@ from dressage_segments import EngineCall, IdsDigest, LossCause
 from numpy.typing import NDArray
 
 from dressage_proxy.controller import Controller
-from dressage_proxy.engine.client import EngineClient
-from dressage_proxy.engine.wire import NOTHING, CallResult
+from dressage_proxy.engine.choose import Step, Ticket
+from dressage_proxy.engine.experts import Experts, ExpertsAsk, ExpertsShape
+from dressage_proxy.engine.pool import EnginePool
+from dressage_proxy.engine.wire import NOTHING, Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError
 from dressage_proxy.sampling import Effective
 
@@ -41,6 +43,8 @@ class Reply:
     finish_reason: str = "abort"
     matched: int | str | None = None
     """The stop id or string that ended it."""
+    experts_start: int = 0
+    """The first position whose routed experts this reply has, where they are asked for."""
 
     @property
     def tokens(self) -> int:
@@ -67,6 +71,18 @@ class Reply:
         """Their weight versions."""
         return _join([piece.versions for piece in self.pieces], np.int32)
 
+    @property
+    def experts(self) -> Experts | None:
+        """Routed experts [R, layers, topk] of the positions from ``experts_start`` on; None: none was given."""
+        rows: list[NDArray[Any]] = [piece.experts for piece in self.pieces if piece.experts is not None]
+        return np.concatenate(rows) if rows else None
+
+    @property
+    def experts_end(self) -> int:
+        """The first position whose experts are not known yet: where the next call asks from."""
+        rows = (len(piece.experts) for piece in self.pieces if piece.experts is not None)
+        return self.experts_start + sum(rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -81,18 +97,21 @@ class Generator:
 
     def __init__(
         self,
-        engines: EngineClient,
+        engines: EnginePool,
         controller: Controller,
         stop_token_ids: tuple[int, ...],
         decode: Callable[[NDArray[np.int32]], str],
         attempts: int,
+        experts: ExpertsShape | None = None,
     ) -> None:
-        """``attempts`` are the tries of one engine call before any of its tokens is accepted."""
+        """``attempts``: tries of one engine call before any of its tokens is accepted. With ``experts``
+        every call asks for its routed experts."""
         self._engines = engines
         self._controller = controller
         self._stop_token_ids = stop_token_ids
         self._decode = decode
         self._attempts = attempts
+        self._experts = experts
 
     async def sample(self, session_id: str, prompt: Prompt, sampling: Effective, reply: Reply) -> None:
         """Fill ``reply`` until it stops, is full, or the task is cancelled; what was sampled stays in it.
@@ -122,42 +141,56 @@ class Generator:
     ) -> CallResult:
         """One call whose tokens are accepted, after as many tries as it takes. Raises EngineError.
 
-        Each try has a rid of its own and may go to another engine. Between tries nothing is in flight, so
-        that a pause does not wait for a back-off.
+        Each try has a rid of its own and goes to another engine where there is one. Between tries nothing is
+        in flight, so that a pause does not wait for a back-off.
         """
         said = sampling.recorded.get("stop", ())
         ids = prompt.ids if not reply.pieces else np.concatenate([prompt.ids, reply.ids])
         digest = prompt.digest.copy().update(reply.ids).hexdigest()
         params = sampling.engine_params(left, self._stop_token_ids)
+        step = Step(session_id, len(ids), left)
+        tried: set[str] = set()
         for attempt in itertools.count(1):
-            asked = _Asked(uuid.uuid4().hex, self._engines.choose(session_id), ids, digest, left, said)
+            asked = _Asked(uuid.uuid4().hex, step, ids, digest, left, said, params)
+            ticket = self._engines.place(step, ids, tried)
             try:
-                return await self._attempt(session_id, asked, params, reply)
+                return await self._attempt(asked, ticket, reply)
             except PassingEngineError as error:
                 if attempt >= self._attempts:
                     raise EngineError(f"{error} ({attempt} tries)", retry_after_s=5) from error
-                await asyncio.sleep(_backoff(attempt) if error.delay_s is None else error.delay_s)
+                self._engines.failed(ticket, error)
+                tried.add(ticket.url)
+                if not self._engines.others(tried):
+                    tried.clear()
+                    await asyncio.sleep(_backoff(attempt) if error.delay_s is None else error.delay_s)
         raise AssertionError("unreachable")
 
-    async def _attempt(
-        self, session_id: str, asked: _Asked, params: dict[str, Any], reply: Reply
-    ) -> CallResult:
-        engine, rid = asked.engine, asked.rid
-        async with self._controller.call(session_id, rid, engine) as version:
-            task = asyncio.create_task(self._engines.generate(engine, rid, asked.ids, params, version))
-            try:
-                result = await asyncio.shield(task)
-            except asyncio.CancelledError:
-                self._keep(reply, await self._abandoned(engine, rid, task), asked)
-                raise
-            except PassingEngineError as error:
-                if error.lost:
-                    await self._engines.abort(engine, rid)
-                raise
-            # Still inside: a cancellation on the way out must find the tokens in the reply.
-            return self._keep(reply, result, asked)
+    async def _attempt(self, asked: _Asked, ticket: Ticket, reply: Reply) -> CallResult:
+        engine, rid = ticket.url, asked.rid
+        result: CallResult | None = None
+        try:
+            async with self._controller.call(asked.step.session_id, rid, engine) as version:
+                call = Call(rid, asked.ids, asked.params, version, self._ask(reply))
+                task = asyncio.create_task(self._engines.generate(engine, call))
+                try:
+                    result = await asyncio.shield(task)
+                except asyncio.CancelledError:
+                    result = await self._abandoned(engine, rid, task)
+                    self._keep(reply, result, asked, engine)
+                    raise
+                except PassingEngineError as error:
+                    if error.lost:
+                        await self._engines.abort(engine, rid)
+                    raise
+                # Still inside: a cancellation on the way out must find the tokens in the reply.
+                return self._keep(reply, result, asked, engine)
+        finally:
+            self._engines.end(ticket, result, asked.ids)
 
-    def _keep(self, reply: Reply, result: CallResult, asked: _Asked) -> CallResult:
+    def _ask(self, reply: Reply) -> ExpertsAsk | None:
+        return None if self._experts is None else ExpertsAsk(self._experts, reply.experts_end)
+
+    def _keep(self, reply: Reply, result: CallResult, asked: _Asked, engine: str) -> CallResult:
         """Put a call's output into the reply, up to what ends it."""
         if len(result.output_ids) > asked.left:
             result = replace(result, untrainable=LossCause.MISALIGNED.value)
@@ -171,7 +204,7 @@ class Generator:
                     prompt_digest=asked.digest,
                     output_tokens=len(kept.output_ids),
                     finish_reason=kept.finish_reason,
-                    engine=asked.engine,
+                    engine=engine,
                     matched=kept.matched,
                     untrainable=kept.untrainable,
                     dropped_tokens=len(result.output_ids) - len(kept.output_ids),
@@ -235,11 +268,12 @@ class _Asked:
     """One try of an engine call: ``ids`` int32 [T] and their digest, and how many tokens it may sample."""
 
     rid: str
-    engine: str
+    step: Step
     ids: NDArray[np.int32]
     digest: str
     left: int
     stop: Sequence[str]
+    params: Mapping[str, Any]
 
 
 def _backoff(attempt: int) -> float:

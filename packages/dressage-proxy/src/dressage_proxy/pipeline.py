@@ -162,7 +162,7 @@ class Pipeline:
             busy = len(self._running) >= _BUSY_SESSIONS
             planned = await plan(session, self.codec, request, place, busy=busy)
         sampling = self._sampling(session, request, planned)
-        reply = Reply()
+        reply = Reply(experts_start=session.covered.get(planned.place.parent, 0))
         try:
             with self.metrics.phase("engine"):
                 await self.generator.sample(session.id, planned.prompt, sampling, reply)
@@ -272,9 +272,12 @@ class Pipeline:
             reply_key=message_key(message),
             sampling=dict(sampling.recorded),
             extra=extra,
+            experts=reply.experts,
+            experts_start=reply.experts_start,
         )
         self.sink.append(session.id, turn_to_record(turn, mark))
-        session.tree.add(turn)
+        # The log alone keeps experts: they are many times what all else of a turn takes.
+        session.tree.add(turn if turn.experts is None else replace(turn, experts=None))
         if mark is not None:
             self._marked(session, turn.index, mark)
         session.remember(turn)

@@ -71,6 +71,8 @@ class Session:
     pinned: dict[str, str] = field(default_factory=dict)
     """Volatile block -> the session's first value of it."""
     final: Summary | None = None
+    covered: dict[int, int] = field(default_factory=dict)
+    """Turn -> the first position of its walk whose routed experts are not known; empty where none are kept."""
 
     @property
     def id(self) -> str:
@@ -86,6 +88,10 @@ class Session:
 
     def remember(self, turn: Turn) -> None:
         """Note the wire ids that a committed turn handed out, and the volatile blocks that it pinned."""
+        if turn.experts is not None:
+            self.covered[turn.index] = turn.experts_start + len(turn.experts)
+        elif turn.parent in self.covered:
+            self.covered[turn.index] = self.covered[turn.parent]
         for name, block in dict(turn.extra.get("pinned", {})).items():
             self.pinned.setdefault(name, block)
         self.echoes.remember(turn, self.id)

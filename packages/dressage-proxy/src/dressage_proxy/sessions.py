@@ -130,10 +130,14 @@ class Sessions:
             return session.final
         if session.ended_as is None:
             session.ended_as = self._log_end(session, Final(_GENERATION, failure_class, dict(outcome)))
-        trajectory = finalize(session.tree, session.ended_as)
+        trajectory = finalize(self._whole_tree(session), session.ended_as)
         self._store.put(trajectory)
         self._count(trajectory)
         return self._finished(session, trajectory)
+
+    def _whole_tree(self, session: Session) -> TrajectoryTree:
+        """The tree with its routed experts, which are in the log alone."""
+        return tree_from_records(self._store.records(session.id)) if session.covered else session.tree
 
     def _log_end(self, session: Session, final: Final) -> Final:
         """Log how a session ended; where that fails it goes on."""
@@ -260,6 +264,7 @@ class Sessions:
         for record in records:
             if record.kind == "final":
                 self._refinalize(session, final_from_record(record))
+        session.tree.drop_experts()
         self._sessions[session.id] = session
 
     def _refinalize(self, session: Session, final: Final) -> None:

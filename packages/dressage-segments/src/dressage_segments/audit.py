@@ -169,6 +169,11 @@ def _compare_segments(expected: Segment, found: Segment) -> Iterator[Finding]:
         left, right = getattr(expected, name), getattr(found, name)
         if not np.array_equal(left, right):
             yield Finding(_EVIDENCE[name], f"{name} is not what the log gives", segment_index=where)
+    for name in ("experts", "experts_rows"):
+        left, right = getattr(expected, name), getattr(found, name)
+        same = left is right if left is None or right is None else np.array_equal(left, right)
+        if not same:
+            yield Finding(Promise.P3, f"{name} is not what the log gives", segment_index=where)
     for name in _FIELDS:
         if getattr(expected, name) != getattr(found, name):
             message = f"{name} is {getattr(found, name)!r}, the log gives {getattr(expected, name)!r}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dressage_segments.digest import IdsDigest
 from dressage_segments.errors import ContextMismatchError
@@ -154,6 +155,8 @@ class _SegmentBuilder:
         self._offset = np.full(size, -1, np.int32)
         self._calls: list[str] = []
         self._digest = IdsDigest()
+        self._experts: list[NDArray[Any]] = []
+        self._experts_end = 0
 
     def build(
         self,
@@ -193,9 +196,24 @@ class _SegmentBuilder:
             sampling=self._sampling(),
             finish_reason=leaf.finish_reason,
             failure_class=failure_class,
+            experts=np.concatenate(self._experts) if self._experts else None,
+            experts_rows=np.arange(self._experts_end, dtype=np.int32) if self._experts else None,
         )
 
+    def _put_experts(self, turn: Turn) -> None:
+        """Stitch: each turn's rows follow those of the turns before it, without a gap."""
+        if turn.experts is None:
+            return
+        if turn.experts_start != self._experts_end:
+            raise ContextMismatchError(
+                f"turn {turn.index} has experts from position {turn.experts_start} on, "
+                f"the turns before it up to {self._experts_end}"
+            )
+        self._experts.append(turn.experts)
+        self._experts_end += len(turn.experts)
+
     def _put(self, turn: Turn, trains: bool) -> None:
+        self._put_experts(turn)
         at = self._digest.tokens
         end = at + len(turn.delta_ids)
         self._ids[at:end] = turn.delta_ids

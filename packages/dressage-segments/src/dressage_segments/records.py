@@ -76,7 +76,11 @@ def turn_to_record(turn: Turn, mark: Mark | None = None) -> LogRecord:
     }
     if mark is not None:
         meta["mark"] = mark.value
-    return LogRecord("turn", meta, {name: getattr(turn, name) for name in _TURN_ARRAYS})
+    arrays = {name: getattr(turn, name) for name in _TURN_ARRAYS}
+    if turn.experts is not None:
+        arrays["experts"] = turn.experts
+        meta["experts_start"] = turn.experts_start
+    return LogRecord("turn", meta, arrays)
 
 
 def _call_to_json(call: EngineCall) -> dict[str, Any]:
@@ -102,6 +106,10 @@ def turn_from_record(record: LogRecord) -> Turn:
     if missing:
         raise BufferFormatError(f"turn record lacks {', '.join(missing)}")
     arrays: dict[str, Any] = {name: record.arrays[name] for name in _TURN_ARRAYS}
+    if "experts" in record.arrays:
+        arrays |= {"experts": record.arrays["experts"], "experts_start": meta.get("experts_start")}
+        if not isinstance(arrays["experts_start"], int):
+            raise BufferFormatError("turn record has experts and no experts_start")
     try:
         return Turn(
             session_id=meta["session_id"],

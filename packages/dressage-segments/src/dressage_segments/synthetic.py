@@ -45,6 +45,8 @@ class SyntheticSession:
         cut_reason: str = "",
         finish_reason: str = "stop",
         sampling: Mapping[str, Any] | None = None,
+        experts: NDArray[np.uint8] | None = None,
+        experts_start: int = 0,
     ) -> int:
         """Commit a turn and return its index.
 
@@ -74,6 +76,8 @@ class SyntheticSession:
             input_keys=tuple(keys),
             reply_key=f"reply-{index}" if reply is None else reply,
             sampling={"temperature": 1.0} if sampling is None else sampling,
+            experts=experts,
+            experts_start=experts_start,
         )
         self.tree.add(turn)
         self.log.append(turn_to_record(turn))

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dressage_segments.errors import InvalidFieldError
-from dressage_segments.validation import check_column, check_range, check_where, usable_logprobs
+from dressage_segments.validation import (
+    check_column,
+    check_experts,
+    check_range,
+    check_where,
+    usable_logprobs,
+)
 from dressage_segments.vocabulary import BranchKind, FailureClass, LossCause, Origin
 
 SCHEMA = "dressage.segment/1"
@@ -109,6 +115,8 @@ class Segment:
             raise InvalidFieldError("loss_mask", "trains a token that is shared with the parent segment")
         if self.experts_rows is not None:
             check_range("experts_rows", self.experts_rows, 0, len(self) - 1)
+            if (np.diff(self.experts_rows) <= 0).any():
+                raise InvalidFieldError("experts_rows", "must be in rising order, each position once")
 
 
 COLUMNS: Mapping[str, type[np.generic]] = {
@@ -128,10 +136,7 @@ def _check_experts(experts: object, rows: object) -> None:
         return
     if not isinstance(experts, np.ndarray) or not isinstance(rows, np.ndarray):
         raise InvalidFieldError("experts", "and experts_rows come together or not at all")
-    if experts.ndim != 3 or experts.dtype not in (np.uint8, np.uint16):
-        raise InvalidFieldError(
-            "experts", f"must be uint8 or uint16 [R, layers, topk], got {experts.dtype} {experts.shape}"
-        )
+    check_experts(experts)
     check_column("experts_rows", rows, np.int32, len(experts))
 
 

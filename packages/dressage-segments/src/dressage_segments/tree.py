@@ -153,6 +153,12 @@ class TrajectoryTree:
         self._branches.add(turn.parent, (*turn.input_keys, turn.reply_key))
         self._keep_tip(turn.index, tip)
 
+    def drop_experts(self) -> None:
+        """Forget the turns' routed experts: they are many times what all else takes, and the log has them."""
+        for index, turn in enumerate(self._turns):
+            if turn.experts is not None:
+                self._turns[index] = dataclasses.replace(turn, experts=None)
+
     def mark(self, index: int, mark: Mark) -> None:
         """Note a later fact about turn ``index``; the last mark holds. Raises UnknownTurnError."""
         self.turn(index)
@@ -265,8 +271,9 @@ def _compact(turn: Turn) -> Turn:
     """The turn with arrays that do not keep a larger one alive."""
     swollen = {
         name: array.copy()
-        for name in ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions")
-        if isinstance((array := getattr(turn, name)).base, np.ndarray)
+        for name in ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions", "experts")
+        if (array := getattr(turn, name)) is not None
+        and isinstance(array.base, np.ndarray)
         and array.base.nbytes > 2 * array.nbytes
     }
     return dataclasses.replace(turn, **swollen) if swollen else turn

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dressage_segments.errors import InvalidFieldError
-from dressage_segments.validation import check_column, check_range, usable_logprobs
+from dressage_segments.validation import check_column, check_experts, check_range, usable_logprobs
 from dressage_segments.vocabulary import BranchKind, LossCause, Origin
 
 ROOT = -1
@@ -105,6 +105,10 @@ class Turn:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What the proxy needs to resume (wire ids of tool calls, reasoning state, …). JSON."""
+    experts: NDArray[np.uint8] | NDArray[np.uint16] | None = None
+    """Routed experts [R, layers, topk] of the walk's positions from ``experts_start`` on: what this turn adds
+    to its parent's. The last sampled token was never routed, the next turn has its row."""
+    experts_start: int = 0
 
     def __post_init__(self) -> None:
         check_column("delta_ids", self.delta_ids, np.int32)
@@ -112,6 +116,8 @@ class Turn:
         check_column("output_ids", self.output_ids, np.int32)
         check_column("logprobs", self.logprobs, np.float32, len(self.output_ids))
         check_column("versions", self.versions, np.int32, len(self.output_ids))
+        if self.experts is not None:
+            check_experts(self.experts)
         kept = sum(call.output_tokens for call in self.calls)
         if kept != len(self.output_ids):
             raise InvalidFieldError(
@@ -139,6 +145,8 @@ class Turn:
         check_range("delta_origin", self.delta_origin, 0, max(Origin))
         if (self.delta_origin == Origin.SAMPLED).any():
             raise InvalidFieldError("delta_origin", "says sampled: only output_ids were sampled")
+        if self.experts_start < 0:
+            raise InvalidFieldError("experts_start", f"is {self.experts_start}, must be ≥ 0")
 
     def call_losses(self) -> tuple[LossCause | None, ...]:
         """For each call, why none of its tokens may be trained, or None (promise P3).

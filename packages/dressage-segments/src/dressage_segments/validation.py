@@ -48,3 +48,13 @@ def check_where(name: str, bad: NDArray[np.bool_], rule: str) -> None:
 def usable_logprobs(logprobs: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Where a logprob is finite and ≤ 0 (within :data:`LOGPROB_TOLERANCE`), bool [T]."""
     return np.isfinite(logprobs) & (logprobs <= LOGPROB_TOLERANCE)
+
+
+def check_experts(experts: object) -> None:
+    """Raise InvalidFieldError unless ``experts`` are uint8 or uint16 [R, layers, topk]."""
+    good = isinstance(experts, np.ndarray) and experts.ndim == 3 and experts.dtype in (np.uint8, np.uint16)
+    if not good:
+        found = (
+            f"{experts.dtype} {experts.shape}" if isinstance(experts, np.ndarray) else type(experts).__name__
+        )
+        raise InvalidFieldError("experts", f"must be uint8 or uint16 [R, layers, topk], got {found}")

@@ -55,6 +55,8 @@ class LossCause(StrEnum):
     """Sampled after the stop string that ended the reply: no turn keeps it."""
     MISALIGNED = "misaligned"
     """ids, logprobs and the completion count of a call disagree (promise P3)."""
+    MISSING_EXPERTS = "missing_experts"
+    """The engine did not say which experts it routed the tokens to, although it was asked."""
     VERSION_RULE = "version_rule"
     LENGTH_CAP = "length_cap"
     INFRASTRUCTURE_FAILURE = "infrastructure_failure"

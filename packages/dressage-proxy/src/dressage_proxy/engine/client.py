@@ -7,34 +7,28 @@ A full data plane must not be able to starve an abort, so control requests never
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from dressage_proxy.engine.wire import CallResult, decode_reply, request_body
-from dressage_proxy.errors import EngineError, PassingEngineError
+from dressage_proxy.engine.wire import Call, CallResult, decode_reply, request_body
+from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-_AWAY_S = 5.0
-"""How long other engines are preferred to one that could not be reached."""
+_THREAD_BYTES = 1 << 18
+"""From here on reading a reply is worth a thread."""
 _SECONDS = re.compile(r"[0-9]{1,4}")
 _ERROR_TEXT = 500
 _READ_BYTES = 1 << 20
 
 
 class EngineClient:
-    """A list of engines that sample for one proxy. Used from one event loop; ``start`` it there."""
+    """Calls engines by URL. Used from one event loop; ``start`` it there."""
 
-    def __init__(self, urls: Sequence[str], *, timeout_s: float) -> None:
-        self._urls = tuple(url.rstrip("/") for url in urls)
+    def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._away: dict[str, float] = {}
         self._data: aiohttp.ClientSession | None = None
         self._control: aiohttp.ClientSession | None = None
 
@@ -66,37 +60,25 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Base URLs of the engines."""
-        return self._urls
-
-    def choose(self, session_id: str) -> str:
-        """The engine for a session's next step: always the same one, so that its prefix cache is used, or
-        the next of the session's own order while that one could not be reached a moment ago."""
-        order = sorted(self._urls, key=lambda url: _weight(url, session_id))
-        now = asyncio.get_running_loop().time()
-        return min(order, key=lambda url: max(now, self._away.get(url, now)))
-
-    async def generate(
-        self,
-        engine: str,
-        rid: str,
-        input_ids: NDArray[np.int32],
-        sampling_params: Mapping[str, Any],
-        dispatch_version: int,
-    ) -> CallResult:
+    async def generate(self, engine: str, call: Call) -> CallResult:
         """One call, made once. Raises PassingEngineError for 429, 5xx and lost connections, of which no token
         was accepted, and EngineError where the engine refuses the request (4xx) or is no engine."""
-        body = request_body(rid, input_ids, sampling_params)
+        reply = await self._post(f"{engine}/generate", request_body(call))
+        if len(reply) > _THREAD_BYTES:
+            return await asyncio.to_thread(decode_reply, reply, call)
+        return decode_reply(reply, call)
+
+    async def get(self, url: str) -> bytes:
+        """A page of the router. Raises RouterError."""
+        assert self._control is not None, "start() was not called"
         try:
-            reply = await self._post(f"{engine}/generate", body)
-        except PassingEngineError as error:
-            if error.unreachable:
-                self._away[engine] = asyncio.get_running_loop().time() + _AWAY_S
-            raise
-        self._away.pop(engine, None)
-        return decode_reply(reply, prompt_tokens=len(input_ids), dispatch_version=dispatch_version)
+            async with self._control.get(url) as response:
+                body = await response.read()
+                if response.status != 200:
+                    raise RouterError(f"{url}: status {response.status}: {_text(body)}")
+                return body
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise RouterError(f"{url}: {type(error).__name__}: {error}") from error
 
     async def _post(self, url: str, body: bytes) -> bytes:
         assert self._data is not None, "start() was not called"
@@ -141,11 +123,6 @@ class EngineClient:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError, ConnectionError):
             return False
-
-
-def _weight(url: str, session_id: str) -> bytes:
-    """Rendezvous hashing: the same in every process, and an engine more or less moves few sessions."""
-    return hashlib.blake2b(f"{url} {session_id}".encode(), digest_size=8).digest()
 
 
 def _text(reply: bytes) -> str:

@@ -16,9 +16,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import uvloop
 
+from dressage_proxy.engine.prefix import PrefixCache, chain
 from dressage_proxy.engine.script import Fault, Output, Policy, Sampled, letters, logprob, replies
 from dressage_proxy.engine.scripted_http import (
     Message,
@@ -39,6 +41,7 @@ __all__ = [
     "serve_scripted",
 ]  # fmt: skip
 
+_PAGE_TOKENS = 16
 _STATUS = {
     Fault.BAD_REQUEST: 400,
     Fault.BUSY: 429,
@@ -56,8 +59,10 @@ class ScriptedEngine:
     each; ``hold_after = n`` stops calls after n tokens until ``release`` or an abort, so that a test aborts
     in the middle without a race. ``requests`` are the calls that came, ``aborts`` the abort requests (kept
     unless ``keep=False``). ``experts = (layers, topk, experts)`` adds routed_experts where a call asks for
-    them, ``spans=True`` adds weight_versions. A ``pause_generation`` of mode retract or in_place lets no
-    call end before ``continue_generation``. Streaming is refused.
+    them (all rows with ``delta_experts=False``, as engines before routed_experts_start_len did);
+    ``prefix_cache = n`` keeps prefixes of n tokens in all, in pages of 16, and reports what of a prompt was
+    cached (None: always 0); ``spans=True`` adds weight_versions. A ``pause_generation`` of mode retract or
+    in_place lets no call end before ``continue_generation``. Streaming is refused.
     """
 
     def __init__(
@@ -69,6 +74,8 @@ class ScriptedEngine:
         weight_version: str | None = "0",
         spans: bool = False,
         experts: tuple[int, int, int] | None = None,
+        delta_experts: bool = True,
+        prefix_cache: int | None = None,
         keep: bool = True,
     ) -> None:
         self.policy = policy or letters()
@@ -76,6 +83,8 @@ class ScriptedEngine:
         self.weight_version = weight_version
         self.spans = spans
         self.experts = experts
+        self.delta_experts = delta_experts
+        self._cache = None if prefix_cache is None else PrefixCache(prefix_cache, _PAGE_TOKENS)
         self.keep = keep
         self.healthy = True
         self.requests: list[Sampled] = []
@@ -183,6 +192,7 @@ class ScriptedEngine:
             return
         if call.fault is Fault.SLOW:
             await asyncio.sleep(self.slow_s)
+        cached = self._cached(call.input_ids)
         made = self.policy(call.input_ids, call.sampling_params, call.number)
         output = cut(made if isinstance(made, Output) else Output(made), call.sampling_params)
         run = Run(call.rid, len(output.ids), self.weight_version or "")
@@ -194,14 +204,25 @@ class ScriptedEngine:
         else:
             await self._scheduler.run(run, receive)
         call.output_ids = list(output.ids[: run.tokens])
+        self._fill([*call.input_ids, *call.output_ids])
         meta = meta_info(
             call, run, output, payload,
-            labelled=self.weight_version is not None, spans=self.spans, experts=self.experts,
+            labelled=self.weight_version is not None, spans=self.spans, cached=cached,
+            experts=self.experts, delta_experts=self.delta_experts,
         )  # fmt: skip
         call.finish = meta["finish_reason"]["type"]
         await send_reply(
             send, 200, orjson.dumps({"text": "", "output_ids": call.output_ids, "meta_info": meta})
         )
+
+    def _cached(self, ids: list[int]) -> int:
+        if self._cache is None:
+            return 0
+        return self._cache.cached_tokens(chain(np.array(ids, np.int32), _PAGE_TOKENS))
+
+    def _fill(self, ids: list[int]) -> None:
+        if self._cache is not None:
+            self._cache.touch(chain(np.array(ids, np.int32), _PAGE_TOKENS))
 
     def _accept(self, payload: Mapping[str, Any]) -> Sampled:
         ids, params = asked(payload)
@@ -274,6 +295,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=8, help="tokens of a reply, its stop token not counted")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds a token")
     parser.add_argument("--weight-version", default="0")
+    parser.add_argument("--prefix-cache", type=int, help="tokens that its prefix cache holds")
+    parser.add_argument("--routed-experts", metavar="LAYERS,TOPK,EXPERTS", help="answer with routed experts")
     parser.add_argument(
         "--reply-text-file", type=Path, help="a text, or a JSON list of texts, as the replies"
     )
@@ -295,6 +318,13 @@ def _policy(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Pol
     return replies([codec.encode_sample(item) for item in texts])
 
 
+def _experts(text: str | None) -> tuple[int, int, int] | None:
+    if text is None:
+        return None
+    layers, topk, experts = (int(part) for part in text.split(","))
+    return layers, topk, experts
+
+
 async def _serve(engine: ScriptedEngine, port: int) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -309,7 +339,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     engine = ScriptedEngine(
-        _policy(options, parser), delay_s=options.delay, weight_version=options.weight_version, keep=False
+        _policy(options, parser),
+        delay_s=options.delay,
+        weight_version=options.weight_version,
+        prefix_cache=options.prefix_cache,
+        experts=_experts(options.routed_experts),
+        keep=False,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(engine, options.port))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dressage_proxy.engine.script import Fault, Output, Sampled, logprob
 from dressage_proxy.engine.scripted_http import RefusedError
@@ -68,7 +69,9 @@ def meta_info(
     *,
     labelled: bool,
     spans: bool,
+    cached: int,
     experts: tuple[int, int, int] | None,
+    delta_experts: bool,
 ) -> dict[str, Any]:
     """The meta_info of a call that ended with ``call.output_ids``; without prompt counts if it never ran."""
     count, start = len(call.output_ids), len(call.input_ids)
@@ -78,10 +81,13 @@ def meta_info(
         "completion_tokens": count,
     }
     if run.started is not None:
-        meta |= {"prompt_tokens": start, "cached_tokens": 0, "e2e_latency": 0.0}
+        meta |= {"prompt_tokens": start, "cached_tokens": cached, "e2e_latency": 0.0}
         if experts and payload.get("return_routed_experts"):
-            skipped = int(payload.get("routed_experts_start_len") or 0)
-            meta["routed_experts"] = routed_experts(start + count - 1 - skipped, experts)
+            first = int(payload.get("routed_experts_start_len") or 0) if delta_experts else 0
+            tokens = [*call.input_ids, *call.output_ids][first:-1]
+            meta["routed_experts"] = base64.b64encode(routing(tokens, first, experts).tobytes()).decode(
+                "ascii"
+            )
     if payload.get("return_logprob"):
         given = output.logprobs
         meta["output_token_logprobs"] = [
@@ -97,11 +103,13 @@ def meta_info(
     return meta
 
 
-def routed_experts(rows: int, experts: tuple[int, int, int]) -> str:
-    """Base64 of int32 [rows, layers, topk]: row r, layer l chose r + l + k, modulo the number of experts."""
+def routing(tokens: Sequence[int], first: int, experts: tuple[int, int, int]) -> NDArray[np.int32]:
+    """What the scripted model routes tokens at positions ``first`` … to: int32 [R, layers, topk], a fixed
+    function of each token and its position, so that a row can be told from every other."""
     layers, topk, count = experts
-    grid = np.add.outer(np.add.outer(np.arange(max(rows, 0)), np.arange(layers)), np.arange(topk)) % count
-    return base64.b64encode(grid.astype(np.int32).tobytes()).decode("ascii")
+    rows = np.asarray(tokens, np.int64) * 7 + np.arange(first, first + len(tokens))
+    grid = np.add.outer(np.add.outer(rows, np.arange(layers) * 3), np.arange(topk)) % count
+    return np.asarray(grid, np.int32)
 
 
 def _weight_versions(run: Run, count: int) -> list[dict[str, Any]]:
@@ -128,6 +136,13 @@ def _spoil(meta: dict[str, Any], fault: Fault) -> None:
             entries[0] = [None, *entries[0][1:]]
         case Fault.WRONG_COUNT:
             meta["completion_tokens"] += 1
+        case Fault.NO_EXPERTS:
+            meta.pop("routed_experts", None)
+        case Fault.SHORT_EXPERTS if "routed_experts" in meta:
+            meta["routed_experts"] = meta["routed_experts"][4:]
+        case Fault.WILD_EXPERT if "routed_experts" in meta:
+            wild = base64.b64decode(meta["routed_experts"])[:-4] + b"\xff\xff\x00\x00"
+            meta["routed_experts"] = base64.b64encode(wild).decode("ascii")
         case Fault.NO_VERSION:
             meta.pop("weight_version", None)
             meta.pop("weight_versions", None)

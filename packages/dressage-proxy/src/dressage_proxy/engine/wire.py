@@ -17,6 +17,7 @@ from dressage_segments import LossCause
 from dressage_segments.turn import UNKNOWN_VERSION
 from numpy.typing import NDArray
 
+from dressage_proxy.engine.experts import Experts, ExpertsAsk, cut_experts, decode_experts
 from dressage_proxy.errors import EngineError
 
 
@@ -32,9 +33,13 @@ class CallResult:
     matched: int | str | None
     untrainable: str
     cached_tokens: int | None = None
+    experts: Experts | None = None
+    """Routed experts [R, layers, topk] of the positions from the one asked for up to the last but one."""
 
     def first(self, count: int) -> CallResult:
         """The call cut to its first ``count`` tokens."""
+        dropped = len(self.output_ids) - count
+        experts = self.experts
         return CallResult(
             self.output_ids[:count],
             self.logprobs[:count],
@@ -43,7 +48,20 @@ class CallResult:
             self.matched,
             self.untrainable,
             self.cached_tokens,
+            experts if experts is None else experts[: max(0, len(experts) - dropped)],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One /generate request. ``ids`` int32 [T] are its prompt; ``version`` labels tokens where the reply
+    names none (-1: unknown); ``experts`` asks for routed experts."""
+
+    rid: str
+    ids: NDArray[np.int32]
+    params: Mapping[str, Any]
+    version: int = UNKNOWN_VERSION
+    experts: ExpertsAsk | None = None
 
 
 _MAX_INT32 = 2**31 - 1
@@ -52,24 +70,30 @@ NOTHING = CallResult(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0,
 """An abort that had sampled nothing."""
 
 
-def request_body(rid: str, input_ids: NDArray[np.int32], sampling_params: Mapping[str, Any]) -> bytes:
+def request_body(call: Call) -> bytes:
     """The JSON of one /generate request, output logprobs asked for."""
     body = {
-        "rid": rid,
-        "input_ids": np.ascontiguousarray(input_ids),
-        "sampling_params": dict(sampling_params),
+        "rid": call.rid,
+        "input_ids": np.ascontiguousarray(call.ids),
+        "sampling_params": dict(call.params),
         "return_logprob": True,
         "logprob_start_len": -1,
         "stream": False,
     }
+    if call.experts is not None:
+        body["return_routed_experts"] = True
+        body["routed_experts_start_len"] = call.experts.start
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def decode_reply(body: bytes, *, prompt_tokens: int, dispatch_version: int) -> CallResult:
-    """Check and decode a reply. ``dispatch_version`` labels tokens where the reply names no version.
+def decode_reply(body: bytes, call: Call) -> CallResult:
+    """Check and decode the reply to a call.
 
     Raises EngineError when the reply is no /generate reply at all, or its abort carries an error status.
     """
+    text = None
+    if call.experts is not None:
+        body, text = cut_experts(body)
     try:
         reply = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -80,15 +104,29 @@ def decode_reply(body: bytes, *, prompt_tokens: int, dispatch_version: int) -> C
     finish, matched = _finish(meta.get("finish_reason"))
     ids = _ids(reply.get("output_ids"), meta.get("output_token_logprobs"))
     logprobs, cause = _logprobs(ids, meta.get("output_token_logprobs"))
-    if not cause and not _counts_agree(meta, len(ids), prompt_tokens):
+    if not cause and not _counts_agree(meta, len(ids), len(call.ids)):
         cause = LossCause.MISALIGNED.value
     if not cause and finish == "abort" and len(ids) and not _labelled(meta):
         cause = LossCause.VERSION_RULE.value  # built by another route than a finished reply's (case C35)
-    versions = _versions(meta, len(ids), dispatch_version)
+    versions = _versions(meta, len(ids), call.version)
     if not cause and (versions == UNKNOWN_VERSION).any():
         cause = LossCause.VERSION_RULE.value  # a trained token names the version that sampled it (P5)
+    experts = None
+    if call.experts is not None and len(ids):
+        experts, why = _experts(text, call.experts, len(call.ids) + len(ids))
+        cause = cause or why
     cached = meta.get("cached_tokens")
-    return CallResult(ids, logprobs, versions, finish, matched, cause, cached if _whole(cached) else None)
+    return CallResult(
+        ids, logprobs, versions, finish, matched, cause, cached if _whole(cached) else None, experts
+    )
+
+
+def _experts(text: memoryview | None, ask: ExpertsAsk, tokens: int) -> tuple[Experts | None, str]:
+    """The rows, and why the call must not be trained without them."""
+    if text is None:
+        return None, LossCause.MISSING_EXPERTS.value
+    experts = decode_experts(text, ask, tokens)
+    return experts, LossCause.MISALIGNED.value if experts is None else ""
 
 
 def _finish(reason: object) -> tuple[str, int | str | None]:

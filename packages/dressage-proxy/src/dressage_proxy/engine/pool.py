@@ -1,0 +1,186 @@
+"""The engines that a proxy samples from: which there are, which answer, and what each is doing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dressage_proxy.engine.choose import Book, Choice, Step, Ticket, chooser
+from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.prefix import chain
+from dressage_proxy.engine.router import workers
+from dressage_proxy.engine.wire import Call, CallResult
+from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
+
+_AWAY_S = 5.0
+"""How long other engines are preferred to one that could not be reached."""
+_FAILED_PROBES = 2
+"""So many health checks in a row must fail: one may have met a busy moment."""
+log = logging.getLogger("dressage.proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """``urls`` and ``router`` (a sglang-router's base URL) name the engines; both may be given."""
+
+    urls: tuple[str, ...] = ()
+    router: str | None = None
+    choice: Choice = Choice.STICKY
+    cache_tokens: int = 0
+    refresh_s: float = 10.0
+    """Interval of the router's worker list."""
+    health_s: float = 5.0
+    """Interval of health checks; they are made only where there is a choice."""
+    timeout_s: float = 3600.0
+
+
+class EnginePool:
+    """Engines with their load and health. Used from one event loop; ``start`` it there."""
+
+    def __init__(self, options: PoolOptions) -> None:
+        self._options = options
+        self._client = EngineClient(timeout_s=options.timeout_s)
+        self._book = Book(chooser(options.choice), options.cache_tokens)
+        self._away: dict[str, float] = {}
+        self._failed: dict[str, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        for url in options.urls:
+            self._book.add(url)
+
+    async def start(self) -> None:
+        """Open the connections, ask the router once, and watch from then on.
+
+        Raises RouterError when the router does not answer and no engine is named beside it.
+        """
+        await self._client.start()
+        if self._options.router is not None:
+            await self._discover()
+            if not self.urls:
+                log.warning("the router %s names no healthy worker yet", self._options.router)
+            self._tasks.append(asyncio.create_task(self._watch_router()))
+        self._tasks.append(asyncio.create_task(self._watch_health()))
+
+    async def close(self) -> None:
+        """Stop watching and close the connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the engines that are known now."""
+        return tuple(self._book.engines)
+
+    @property
+    def loads(self) -> Mapping[str, int]:
+        """Calls under way by engine."""
+        return {url: engine.calls for url, engine in self._book.engines.items()}
+
+    def place(self, step: Step, ids: NDArray[np.int32], avoid: Collection[str] = ()) -> Ticket:
+        """The engine for a step whose prompt is ``ids`` int32 [T]; none of ``avoid`` if there is another.
+
+        Raises EngineError where no engine is known.
+        """
+        usable = self._usable(avoid)
+        if len(self._book.engines) > 1 and self._book.rule.reads_prefixes:
+            step = Step(step.session_id, step.prompt_tokens, step.max_tokens, chain(ids))
+        return self._book.place(step, usable)
+
+    def others(self, tried: Collection[str]) -> bool:
+        """Whether an engine is left that answers and was not tried."""
+        return not set(self._usable(tried)) & set(tried)
+
+    def end(self, ticket: Ticket, result: CallResult | None, ids: NDArray[np.int32]) -> None:
+        """A step ended with this result (None: it failed); ``ids`` int32 [T] was its prompt."""
+        self._book.end(ticket, None if result is None else len(result.output_ids))
+        if result is not None and ticket.step.prompt:
+            self._book.grown(ticket.url, chain(np.concatenate([ids, result.output_ids])))
+
+    def failed(self, ticket: Ticket, error: PassingEngineError) -> None:
+        """A step failed in a way that may pass: others are preferred for a while."""
+        if error.unreachable or error.delay_s:
+            until = asyncio.get_running_loop().time() + max(error.delay_s or 0.0, _AWAY_S)
+            self._away[ticket.url] = until
+
+    async def generate(self, engine: str, call: Call) -> CallResult:
+        """One call, made once; raises as :meth:`EngineClient.generate`."""
+        result = await self._client.generate(engine, call)
+        self._away.pop(engine, None)
+        return result
+
+    async def abort(self, engine: str, rid: str) -> bool:
+        """Ask an engine to abort a call. False when it did not take the request."""
+        return await self._client.abort(engine, rid)
+
+    async def healthy(self) -> Mapping[str, bool]:
+        """Which engines answer /health now."""
+        urls = self.urls
+        return dict(zip(urls, await asyncio.gather(*map(self._client.healthy, urls)), strict=True))
+
+    def _usable(self, avoid: Collection[str]) -> Sequence[str]:
+        """The engines to choose among: the best of those that answer, that were not tried, or all."""
+        urls = self.urls
+        if not urls:
+            raise EngineError(
+                "no engine is known: the router names no healthy worker",
+                retry_after_s=self._options.refresh_s,
+            )
+        if len(urls) == 1:
+            return urls
+        now = asyncio.get_running_loop().time()
+        sound = [url for url in urls if self._failed.get(url, 0) < _FAILED_PROBES] or list(urls)
+        near = [url for url in sound if self._away.get(url, 0.0) <= now] or sound
+        return [url for url in near if url not in avoid] or near
+
+    async def _discover(self) -> None:
+        assert self._options.router is not None
+        url = f"{self._options.router}/workers"
+        try:
+            found = workers(await self._client.get(url))
+        except RouterError as error:
+            if not self.urls:
+                raise
+            log.warning("%s; the engines known before stay", error)
+            return
+        wanted = {*found, *self._options.urls}
+        for new in wanted:
+            self._book.add(new)
+        for gone in set(self.urls) - wanted:
+            self._book.remove(gone)
+
+    async def _watch_router(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.refresh_s)
+            with contextlib.suppress(RouterError):  # said in the log; the next look may find it again
+                await self._discover()
+
+    async def _watch_health(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.health_s)
+            if len(self.urls) > 1:
+                self._note(await self.healthy())
+
+    def _note(self, healthy: Mapping[str, bool]) -> None:
+        for url, good in healthy.items():
+            failed = 0 if good else self._failed.get(url, 0) + 1
+            if failed == _FAILED_PROBES:
+                log.warning("engine %s does not answer its health check: others are used", url)
+            elif good and self._failed.get(url, 0) >= _FAILED_PROBES:
+                log.info("engine %s answers again", url)
+            self._failed[url] = failed

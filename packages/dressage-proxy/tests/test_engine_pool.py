@@ -1,0 +1,224 @@
+"""Engines in plenty: discovered from a router, checked, passed over, and tried one after the other."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+
+import numpy as np
+import pytest
+from dressage_proxy import ConfigError, ProxyConfig
+from dressage_proxy.engine.choose import Choice, Step
+from dressage_proxy.engine.pool import EnginePool, PoolOptions
+from dressage_proxy.engine.router import workers
+from dressage_proxy.engine.scripted import Fault, ScriptedEngine, letters, serve_scripted
+from dressage_proxy.engine.scripted_router import ScriptedRouter, serve_scripted_router
+from dressage_proxy.errors import EngineError, RouterError
+from pydantic import ValidationError
+
+IDS = np.zeros(4, np.int32)
+
+
+def place(pool, session="s", avoid=()):
+    return pool.place(Step(session, 4, 4), IDS, avoid)
+
+
+@pytest.fixture
+async def plenty(make_rig):
+    """A proxy over three engines that sample letters of their own; the engines by URL."""
+    async with AsyncExitStack() as stack:
+        engines = {}
+        for number in range(3):
+            engine = ScriptedEngine(letters(4, low=64 + number, high=64 + number))
+            engines[await stack.enter_async_context(serve_scripted(engine))] = engine
+
+        async def make(**options):
+            return await make_rig(
+                engines=tuple(engines), engine=next(iter(engines.values())), **options
+            ), engines
+
+        yield make
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_router_names_the_engines_and_calls_go_to_them_directly(make_rig):
+    engine = ScriptedEngine()
+    router = ScriptedRouter()
+    async with serve_scripted(engine) as url, serve_scripted_router(router) as router_url:
+        router.add(url)
+        rig = await make_rig(engine=engine, engines=(), router=router_url, router_refresh_s=0.02)
+        session = await rig.open()
+        await rig.chat(session, "hi")
+        assert len(engine.requests) == 1
+        assert rig.proxy.engines.urls == (url,)
+
+
+async def test_workers_that_come_and_go_are_seen(make_rig):
+    router = ScriptedRouter("http://one", "http://two")
+    async with serve_scripted_router(router) as url, EnginePool(PoolOptions((), url, refresh_s=0.02)) as pool:
+        assert set(pool.urls) == {"http://one", "http://two"}
+        del router.workers[next(iter(router.workers))]
+        router.add("http://three")
+        router.add("http://sick", is_healthy=False)
+        router.add("http://half", worker_type="prefill")
+        await until(lambda: set(pool.urls) == {"http://two", "http://three"})
+
+
+async def test_engines_stay_while_the_router_is_away():
+    router = ScriptedRouter("http://one")
+    async with serve_scripted_router(router) as url, EnginePool(PoolOptions((), url, refresh_s=0.01)) as pool:
+        router.failing = True
+        await asyncio.sleep(0.05)
+        assert pool.urls == ("http://one",)
+
+
+async def test_a_router_that_is_not_there_is_said_at_the_start():
+    pool = EnginePool(PoolOptions(router="http://127.0.0.1:9"))
+    with pytest.raises(RouterError, match=r"127\.0\.0\.1:9/workers"):
+        await pool.start()
+    await pool.close()
+
+
+async def test_no_worker_yet_is_an_error_that_says_when_to_ask_again(make_rig):
+    async with serve_scripted_router(ScriptedRouter()) as url:
+        rig = await make_rig(engines=(), engine=ScriptedEngine(), router=url)
+        session = await rig.open()
+        reply = await rig.post(session, {"messages": [{"role": "user", "content": "hi"}]})
+        assert reply.status_code == 503
+        assert reply.headers["retry-after"] == "10"
+        assert (await rig.http.get("/ready")).status_code == 503
+
+
+@pytest.mark.parametrize("body", [b"no json", b"[]", b"{}", b'{"workers": {}}', b'{"workers": [1]}'])
+def test_what_is_no_worker_list_is_refused(body):
+    with pytest.raises(RouterError):
+        workers(body)
+
+
+def test_a_worker_that_is_not_reached_over_http_is_refused_by_name():
+    with pytest.raises(RouterError, match="grpc://one"):
+        workers(b'{"workers": [{"url": "grpc://one"}]}')
+
+
+async def test_a_try_that_failed_goes_to_another_engine_at_once(plenty):
+    rig, engines = await plenty(engine_attempts=3)
+    for fault in (Fault.BUSY, Fault.SERVER_ERROR, Fault.UNAVAILABLE, Fault.DROP):
+        session = await rig.open()
+        first = place(rig.proxy.engines, session).url
+        engines[first].inject(fault)
+        started = asyncio.get_running_loop().time()
+        await rig.chat(session, "hi")
+        assert asyncio.get_running_loop().time() - started < 0.09, "no back-off while others are there"
+        trajectory = await rig.end(session)
+        assert trajectory.trained_tokens == trajectory.sampled_tokens
+
+
+async def test_each_engine_is_tried_before_one_is_tried_again(plenty):
+    rig, engines = await plenty(engine_attempts=3)
+    for engine in engines.values():
+        engine.inject(Fault.SERVER_ERROR)
+    session = await rig.open()
+    reply = await rig.post(session, {"messages": [{"role": "user", "content": "hi"}]})
+    assert reply.status_code == 503
+    assert reply.headers["retry-after"] == "5"
+    assert [len(engine.requests) for engine in engines.values()] == [1, 1, 1]
+
+
+async def test_a_call_with_accepted_tokens_is_never_made_again_elsewhere(plenty):
+    """An abort that kept tokens goes on from them: what was sampled is in the prompt of the next call."""
+    rig, engines = await plenty(engine_choice=Choice.LEAST_LOADED)
+    for engine in engines.values():
+        engine.hold_after = 2
+    session = await rig.open()
+    turn = asyncio.create_task(rig.chat(session, "hi"))
+    await until(lambda: sum(engine.running for engine in engines.values()) == 1)
+    await rig.http.post("/rollout/pause", json={"timeout_s": 5})
+    for engine in engines.values():
+        await engine.release()
+    await rig.http.post("/rollout/resume", json={"version": 1})
+    await turn
+    calls = sorted(
+        (call for engine in engines.values() for call in engine.requests), key=lambda c: len(c.input_ids)
+    )
+    assert len(calls) == 2
+    assert calls[1].input_ids == [*calls[0].input_ids, *calls[0].output_ids]
+
+
+async def test_an_engine_that_fails_its_health_checks_is_passed_over_until_it_answers(plenty):
+    rig, engines = await plenty(engine_health_s=0.02)
+    pool = rig.proxy.engines
+    sick = place(pool).url
+    engines[sick].healthy = False
+    await until(lambda: place(pool).url != sick)
+    assert all(place(pool, f"s{n}").url != sick for n in range(20))
+    engines[sick].healthy = True
+    await until(lambda: place(pool).url == sick)
+
+
+async def test_where_none_answers_any_is_tried():
+    async with EnginePool(PoolOptions(("http://127.0.0.1:9", "http://127.0.0.1:10"), health_s=0.01)) as pool:
+        await asyncio.sleep(0.1)
+        assert place(pool).url in pool.urls
+
+
+async def test_prefix_aware_sends_the_next_turn_to_the_engine_that_has_the_first(plenty):
+    rig, _ = await plenty(engine_choice=Choice.PREFIX_AWARE)
+    for number in range(6):
+        session = await rig.open()
+        text = f"{number} " * 400
+        first = await rig.chat(session, text)
+        await rig.chat(session, text, first.choices[0].message.model_dump(exclude_none=True), "go on")
+        made = {call.engine for turn in rig.tree(session).turns for call in turn.calls}
+        assert len(made) == 1
+
+
+async def test_load_is_nothing_after_failures_and_clients_that_left(plenty):
+    rig, engines = await plenty(engine_attempts=2, engine_choice=Choice.LEAST_LOADED)
+    session = await rig.open()
+    for engine in engines.values():
+        engine.inject(Fault.DROP, Fault.BAD_REQUEST)
+    for _ in range(4):
+        await rig.post(session, {"messages": [{"role": "user", "content": "hi"}]})
+    for engine in engines.values():
+        engine.hold_after = 1
+    left = asyncio.create_task(rig.post(session, {"messages": [{"role": "user", "content": "leave"}]}))
+    await until(lambda: sum(engine.running for engine in engines.values()) == 1)
+    left.cancel()
+    await until(lambda: set(rig.proxy.engines.loads.values()) == {0})
+
+
+def test_neither_engines_nor_router_is_refused(tmp_path):
+    with pytest.raises(ValidationError, match="at least one engine, or a router"):
+        ProxyConfig(tokenizer=tmp_path, store=tmp_path, control_key="k" * 16)
+
+
+async def test_an_engine_without_a_place_is_an_error():
+    async with EnginePool(PoolOptions()) as pool:
+        with pytest.raises(EngineError, match="no engine is known"):
+            place(pool)
+
+
+def test_a_closed_port_is_unreachable_and_costs_no_abort():
+    """The other kinds of passing failures may have left a call behind; this one cannot."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+        async def call():
+            async with EnginePool(PoolOptions((f"http://127.0.0.1:{port}",))) as pool:
+                from dressage_proxy.engine.wire import Call
+
+                await pool.generate(pool.urls[0], Call("r", IDS, {}))
+
+        with pytest.raises(EngineError) as caught:
+            asyncio.run(call())
+    assert caught.value.unreachable
+    assert not caught.value.lost
+
+
+def test_config_errors_are_one_kind():
+    assert issubclass(ConfigError, ValueError)
