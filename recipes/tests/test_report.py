@@ -25,7 +25,16 @@ STEP = StepDone(
     trained_tokens=3900,
     version=2,
 )
-SOUND = RunAudit(3, 0, 10, 9, 9, {"retry": 1}, ())
+SOUND = RunAudit(
+    sessions=3,
+    unfinished=0,
+    unfinished_tokens=0,
+    sampled_tokens=10,
+    trained_tokens=9,
+    proven_tokens=9,
+    lost_tokens={"retry": 1},
+    doubts=(),
+)
 
 
 def shown(*events, terminal):
