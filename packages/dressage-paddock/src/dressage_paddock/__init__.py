@@ -1,12 +1,14 @@
 """Agent rollouts, whitebox and blackbox, that always end their sandbox lease."""
 
 from dressage_paddock.agent import Agent, Scene
+from dressage_paddock.artifacts import Artifacts, save_artifacts
 from dressage_paddock.blackbox import BlackboxAgent, BlackboxConfig, BlackboxPaddock
 from dressage_paddock.errors import (
     ContextOverflowError,
     GatewayError,
     GatewayRefusedError,
     GraderFailedError,
+    HookFailedError,
     InfrastructureError,
     PaddockError,
     RolloutStateError,
@@ -20,15 +22,31 @@ from dressage_paddock.events import OnEvent, RolloutEvent
 from dressage_paddock.executor import SandboxExecutor
 from dressage_paddock.failure import Ending, FailureClass, Stage, classify
 from dressage_paddock.gateway import GatewaySession, ModelGateway, ObservableGateway
+from dressage_paddock.hooks import (
+    AfterView,
+    Grade,
+    GradePlace,
+    Grader,
+    GradeView,
+    Hooks,
+    Inspection,
+    Opening,
+    Prepared,
+    StageResults,
+    StageView,
+    Verdict,
+)
 from dressage_paddock.messages import CallRequest, ChatMessage
 from dressage_paddock.paddock import Paddock, PaddockConfig
-from dressage_paddock.result import FinalizeInfo, Grader, GradeView, RolloutResult
+from dressage_paddock.result import FinalizeInfo, RolloutResult
 from dressage_paddock.retry import run_with_retries
 from dressage_paddock.rollout import Rollout
-from dressage_paddock.task import GraderOnly, PublicTask, RunnerOnly, Task, TaskLimits
+from dressage_paddock.task import GraderOnly, PublicMetadata, PublicTask, RunnerOnly, Task, TaskLimits
 from dressage_paddock.toolprotocol import CallOutcome, NativeCallProtocol, TextCallProtocol, ToolProtocol
 from dressage_paddock.tools import (
+    EditTool,
     ReadTool,
+    SearchTool,
     ShellTool,
     Tool,
     ToolBounds,
@@ -39,7 +57,9 @@ from dressage_paddock.tools import (
 from dressage_paddock.whitebox import WhiteboxAgent, WhiteboxConfig, WhiteboxPaddock
 
 __all__ = [
+    "AfterView",
     "Agent",
+    "Artifacts",
     "BlackboxAgent",
     "BlackboxConfig",
     "BlackboxPaddock",
@@ -47,24 +67,33 @@ __all__ = [
     "CallRequest",
     "ChatMessage",
     "ContextOverflowError",
+    "EditTool",
     "Ending",
     "FailureClass",
     "FinalizeInfo",
     "GatewayError",
     "GatewayRefusedError",
     "GatewaySession",
+    "Grade",
+    "GradePlace",
     "GradeView",
     "Grader",
     "GraderFailedError",
     "GraderOnly",
+    "HookFailedError",
+    "Hooks",
     "InfrastructureError",
+    "Inspection",
     "ModelGateway",
     "NativeCallProtocol",
     "ObservableGateway",
     "OnEvent",
+    "Opening",
     "Paddock",
     "PaddockConfig",
     "PaddockError",
+    "Prepared",
+    "PublicMetadata",
     "PublicTask",
     "ReadTool",
     "Rollout",
@@ -75,10 +104,13 @@ __all__ = [
     "SandboxExecutor",
     "SandboxFailedError",
     "Scene",
+    "SearchTool",
     "ShellTool",
     "Stage",
     "StageError",
+    "StageResults",
     "StageTimeoutError",
+    "StageView",
     "Task",
     "TaskError",
     "TaskLimits",
@@ -87,6 +119,7 @@ __all__ = [
     "ToolBounds",
     "ToolError",
     "ToolProtocol",
+    "Verdict",
     "WhiteboxAgent",
     "WhiteboxConfig",
     "WhiteboxPaddock",
@@ -94,5 +127,6 @@ __all__ = [
     "classify",
     "default_tools",
     "run_with_retries",
+    "save_artifacts",
     "tool_schema",
 ]

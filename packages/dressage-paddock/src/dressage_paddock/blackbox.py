@@ -22,6 +22,7 @@ from dressage_paddock.events import OnEvent, ignore_event
 from dressage_paddock.executor import SandboxExecutor
 from dressage_paddock.failure import COMPLETED, Ending, FailureClass
 from dressage_paddock.gateway import GatewaySession, ModelGateway, ObservableGateway
+from dressage_paddock.hooks import Hooks
 from dressage_paddock.paddock import Paddock, PaddockConfig
 from dressage_paddock.task import PublicTask
 
@@ -165,7 +166,8 @@ class BlackboxPaddock(Paddock):
         adapter: AgentAdapter = COMMAND,
         blackbox: BlackboxConfig | None = None,
         config: PaddockConfig | None = None,
+        hooks: Hooks | None = None,
         on_event: OnEvent = ignore_event,
     ) -> None:
         agent = BlackboxAgent(adapter=adapter, config=blackbox, gateway=gateway)
-        super().__init__(provider, gateway, agent, config=config, on_event=on_event)
+        super().__init__(provider, gateway, agent, config=config, hooks=hooks, on_event=on_event)

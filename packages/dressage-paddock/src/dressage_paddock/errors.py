@@ -11,6 +11,7 @@
         │   ├── GatewayError(ConnectionError)  the gateway could not be reached or answered 5xx/429
         │   ├── GatewayRefusedError            the gateway refused the request by name
         │   ├── SandboxFailedError             the sandbox could not be made or died
+        │   ├── HookFailedError                a hook raised or gave something else than its type
         │   └── GraderFailedError              the grader raised, timed out or gave no finite number
         ├── ContextOverflowError(ValueError)   the conversation no longer fits the model's context
         └── StageTimeoutError(TimeoutError)    a stage used up its time
@@ -53,6 +54,10 @@ class GatewayRefusedError(InfrastructureError):
 
 class SandboxFailedError(InfrastructureError):
     """The sandbox could not be made, or died."""
+
+
+class HookFailedError(InfrastructureError):
+    """A hook raised, or gave something that is not what its stage gives."""
 
 
 class GraderFailedError(InfrastructureError):

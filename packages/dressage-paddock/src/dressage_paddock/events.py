@@ -11,8 +11,8 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolloutEvent:
-    """One fact. ``name``: opened, ready, reply, tool, turn, agent_ended, graded, ended, cleanup_failed,
-    retry."""
+    """One fact. ``name``: opened, ready, reply, tool, turn, agent_ended, verdict, graded, ended,
+    cleanup_failed, retry."""
 
     name: str
     instance_id: str

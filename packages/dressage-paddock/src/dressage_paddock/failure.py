@@ -12,6 +12,7 @@ from dressage_paddock.errors import (
     GatewayError,
     GatewayRefusedError,
     GraderFailedError,
+    HookFailedError,
     SandboxFailedError,
     StageError,
     StageTimeoutError,
@@ -36,7 +37,10 @@ class Stage(StrEnum):
     """The parts of a rollout, in order."""
 
     SETUP = "setup"
+    PREPARE = "prepare"
+    BEFORE_AGENT = "before_agent"
     AGENT = "agent"
+    AFTER_AGENT = "after_agent"
     GRADE = "grade"
     END = "end"
 
@@ -70,6 +74,7 @@ _CODES: tuple[tuple[type[BaseException], str, bool], ...] = (
     (GatewayRefusedError, "gateway_refused", False),
     (GatewayError, "gateway_error", True),
     (GraderFailedError, "grader_failed", True),
+    (HookFailedError, "hook_failed", True),
     (SandboxFailedError, "sandbox_failed", True),
     (InvalidSpec, "sandbox_spec", False),
     (ProviderUnavailable, "sandbox_unavailable", False),

@@ -1,4 +1,4 @@
-"""What one rollout holds of the outside: a recording session and a sandbox. Both always end."""
+"""What one rollout holds of the outside: a recording session and its sandboxes. All always end."""
 
 from __future__ import annotations
 
@@ -87,8 +87,22 @@ class LeaseBook:
         return not self._behind
 
 
+@dataclass(slots=True)
+class _Held:
+    """A sandbox that was asked for: the task that makes it, and the one that ends it."""
+
+    creating: asyncio.Task[Sandbox]
+    ending: asyncio.Task[None] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether its end was begun and did not fail."""
+        task = self.ending
+        return task is not None and not (task.done() and (task.cancelled() or task.exception() is not None))
+
+
 class Lease:
-    """Acquires a session, then a sandbox, and ends both, also when cancelled while it acquires them.
+    """Acquires a session, then sandboxes, and ends all, also when cancelled while it acquires them.
 
     Opening and creating run in tasks of their own: an id that comes back after the rollout was cancelled is
     not lost but ended. ``release`` takes at most twice ``cleanup_s``; what has not ended by then goes on in
@@ -108,7 +122,7 @@ class Lease:
         self._cleanup_s = cleanup_s
         self._book = book
         self._opening: asyncio.Task[Any] | None = None
-        self._creating: asyncio.Task[Sandbox] | None = None
+        self._held: list[_Held] = []
 
     async def open_session(self, request: SessionRequest) -> GatewaySession:
         """Open the recording session.
@@ -138,12 +152,21 @@ class Lease:
         )
 
     async def create_sandbox(self, spec: SandboxSpec) -> Sandbox:
-        """Create the sandbox. Raises what the provider raises."""
-        self._creating = asyncio.create_task(self._create(spec))
-        return await asyncio.shield(self._creating)
+        """Create a sandbox. Raises what the provider raises."""
+        held = _Held(asyncio.create_task(self._create(spec)))
+        self._held.append(held)
+        return await asyncio.shield(held.creating)
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
         return await self._provider.create(spec)
+
+    async def end_sandboxes(self) -> Exception | None:
+        """End every sandbox made so far, within ``cleanup_s``; what went wrong, if anything did.
+
+        Cancelled, it leaves the rest to :meth:`release`.
+        """
+        _, error = await self._bounded(self._ends(), "ending the sandbox")
+        return error
 
     async def release(self, end: SessionEnd) -> Released:
         """End the sandbox, then the session. Not interrupted by cancellation, which is raised afterwards."""
@@ -151,7 +174,7 @@ class Lease:
 
     async def _release(self, end: SessionEnd) -> Released:
         # The sandbox first: nothing inside may still call the model while the session is being closed.
-        _, sandbox_error = await self._bounded(self._end_sandbox(), "ending the sandbox")
+        sandbox_error = await self.end_sandboxes()
         finalize, session_error = await self._bounded(self._end_session(end), "ending the session")
         self._book.leave(self)
         return Released(finalize, session_error, sandbox_error)
@@ -160,9 +183,12 @@ class Lease:
         self, work: Coroutine[Any, Any, FinalizeInfo | None], what: str
     ) -> tuple[FinalizeInfo | None, Exception | None]:
         task = asyncio.create_task(work)
-        await asyncio.wait({task}, timeout=self._cleanup_s)
+        try:
+            await asyncio.wait({task}, timeout=self._cleanup_s)
+        finally:
+            if not task.done():
+                self._book.keep(task)
         if not task.done():
-            self._book.keep(task)
             return None, InfrastructureError(f"{what} takes longer than {self._cleanup_s:g} s")
         if task.cancelled():
             return None, InfrastructureError(f"{what} was cancelled")
@@ -173,22 +199,16 @@ class Lease:
             raise error
         return None, error
 
-    async def _end_sandbox(self) -> None:
-        if self._creating is None:
-            return
-        self._creating.cancel()  # no effect where it is done
-        sandbox = await settled(self._creating)
-        if sandbox is None:
-            return
-        for attempt in range(TERMINATE_ATTEMPTS):
-            try:
-                await sandbox.terminate()
-            except Exception as error:
-                if attempt == TERMINATE_ATTEMPTS - 1:
-                    raise SandboxFailedError(f"sandbox {sandbox.id} could not be ended") from error
-                await asyncio.sleep(0.05 * 2.0**attempt)
-            else:
-                return
+    async def _ends(self) -> None:
+        """Wait for the end of all, beginning it where none is under way; then raise the first failure."""
+        for held in self._held:
+            if not held.settled:
+                held.ending = asyncio.create_task(_end(held.creating))
+        ends = [held.ending for held in self._held if held.ending is not None]
+        results = await asyncio.gather(*ends, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def _end_session(self, end: SessionEnd) -> FinalizeInfo | None:
         if self._opening is None:
@@ -222,3 +242,19 @@ class Lease:
             else:
                 return FinalizeInfo(int(done.segments), int(done.trained_tokens), dict(done.lost_tokens))
         raise AssertionError("unreachable: the loop returns or raises")
+
+
+async def _end(creating: asyncio.Task[Sandbox]) -> None:
+    creating.cancel()  # no effect where it is done
+    sandbox = await settled(creating)
+    if sandbox is None:
+        return
+    for attempt in range(TERMINATE_ATTEMPTS):
+        try:
+            await sandbox.terminate()
+        except Exception as error:
+            if attempt == TERMINATE_ATTEMPTS - 1:
+                raise SandboxFailedError(f"sandbox {sandbox.id} could not be ended") from error
+            await asyncio.sleep(0.05 * 2.0**attempt)
+        else:
+            return

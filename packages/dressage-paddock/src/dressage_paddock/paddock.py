@@ -15,8 +15,9 @@ from dressage_paddock.agent import Agent
 from dressage_paddock.errors import InfrastructureError, TaskError
 from dressage_paddock.events import OnEvent, RolloutEvent, guarded, ignore_event
 from dressage_paddock.gateway import ModelGateway
+from dressage_paddock.hooks import Grader, Hooks
 from dressage_paddock.lease import Lease, LeaseBook, SessionRequest
-from dressage_paddock.result import Grader, RolloutResult
+from dressage_paddock.result import RolloutResult
 from dressage_paddock.rollout import Rollout, RolloutPlan
 from dressage_paddock.task import Task
 
@@ -47,12 +48,14 @@ class Paddock:
         agent: Agent,
         *,
         config: PaddockConfig | None = None,
+        hooks: Hooks | None = None,
         on_event: OnEvent = ignore_event,
     ) -> None:
         self._provider = provider
         self._gateway = gateway
         self._agent = agent
         self._config = config or PaddockConfig()
+        self._hooks = hooks or Hooks()
         self._on_event = guarded(on_event)
         self._book = LeaseBook()
 
@@ -69,10 +72,12 @@ class Paddock:
         rollout_id: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
+        hooks: Hooks | None = None,
     ) -> Rollout:
         """An ``async with`` block around one rollout of ``task``.
 
-        ``sampling`` goes to the recording session (temperature, top_p, max_tokens, …).
+        ``sampling`` goes to the recording session (temperature, top_p, max_tokens, …). ``hooks`` take the
+        place of the paddock's.
         """
         request = SessionRequest(
             instance_id=task.instance_id,
@@ -84,7 +89,8 @@ class Paddock:
         )
         owner = self._config.owner or f"dressage-paddock:{os.getpid()}"
         lease = Lease(self._provider, self._gateway, cleanup_s=self._config.cleanup_s, book=self._book)
-        return Rollout(RolloutPlan(task, request, owner), self._agent, lease, self._on_event)
+        plan = RolloutPlan(task, request, owner, hooks or self._hooks)
+        return Rollout(plan, self._agent, lease, self._on_event)
 
     async def run(
         self,
@@ -95,13 +101,18 @@ class Paddock:
         rollout_id: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
+        hooks: Hooks | None = None,
     ) -> RolloutResult:
-        """One whole rollout: set up, act, grade, end. Failures are in the result, never raised."""
+        """One whole rollout: set up, act, grade (where there is a grader, here or in the hooks), end.
+
+        Failures are in the result, never raised.
+        """
+        chosen = hooks or self._hooks
         async with self.rollout(
-            task, group_id=group_id, rollout_id=rollout_id, sampling=sampling, labels=labels
+            task, group_id=group_id, rollout_id=rollout_id, sampling=sampling, labels=labels, hooks=chosen
         ) as r:
             await r.run()
-            if grade is not None:
+            if grade is not None or chosen.grade is not None:
                 await r.grade(grade)
         return r.result
 

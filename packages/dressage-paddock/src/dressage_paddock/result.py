@@ -1,15 +1,13 @@
-"""What comes out of a rollout, and what its grader may look at."""
+"""What comes out of a rollout."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dressage_sandbox.protocol import Sandbox
-
 from dressage_paddock.failure import Ending, FailureClass
+from dressage_paddock.hooks import StageResults
 from dressage_paddock.messages import ChatMessage, final_text, model_text
-from dressage_paddock.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +20,8 @@ class FinalizeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class GradeView:
-    """What a grader sees: the task with its grader-only part, the transcript, and the sandbox as left.
-
-    For a whitebox rollout ``model_text`` and ``final_text`` are the model's own words and nothing else. For
-    a blackbox one both are None (only the recorder knows what the model wrote); ``agent_output`` is what the
-    program printed, which may hold tool output.
-    """
-
-    task: Task
-    transcript: tuple[ChatMessage, ...]
-    model_text: str | None
-    final_text: str | None
-    agent_output: str
-    ending: Ending
-    sandbox: Sandbox
-
-
-Grader = Callable[[GradeView], Awaitable[float]]
-"""Gives the reward, a finite number. An exception or a time-out is a failure of the grader, never a 0."""
-
-
-@dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """How one rollout ended. ``reward`` is None wherever no grader gave a number."""
+    """How one rollout ended. ``reward`` is None wherever no grader gave a number that may count."""
 
     instance_id: str
     group_id: str
@@ -68,6 +44,8 @@ class RolloutResult:
     """By stage."""
     earlier: tuple[RolloutResult, ...] = ()
     """Attempts that ended in infrastructure failures and were retried, oldest first."""
+    stages: StageResults = field(default_factory=StageResults)
+    """What the hooks gave."""
 
     @property
     def attempts(self) -> int:

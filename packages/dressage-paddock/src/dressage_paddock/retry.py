@@ -10,8 +10,9 @@ from typing import Any
 
 from dressage_paddock.errors import TaskError
 from dressage_paddock.failure import FailureClass
+from dressage_paddock.hooks import Grader, Hooks
 from dressage_paddock.paddock import Paddock
-from dressage_paddock.result import Grader, RolloutResult
+from dressage_paddock.result import RolloutResult
 from dressage_paddock.task import Task
 
 
@@ -26,6 +27,7 @@ async def run_with_retries(
     rollout_id: str | None = None,
     sampling: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
+    hooks: Hooks | None = None,
 ) -> RolloutResult:
     """Run ``task``, again after a retryable infrastructure failure, ``attempts`` times at most.
 
@@ -45,6 +47,7 @@ async def run_with_retries(
             rollout_id=name if number == 1 else f"{name}.{number}",
             sampling=sampling,
             labels=labels,
+            hooks=hooks,
         )
         failed = result.failure_class is FailureClass.INFRASTRUCTURE
         if not failed or not result.ending.retryable or number == attempts:

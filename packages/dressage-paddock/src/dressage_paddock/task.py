@@ -14,6 +14,13 @@ from dressage_paddock.messages import ChatMessage
 
 
 @dataclass(frozen=True, slots=True)
+class PublicMetadata:
+    """Metadata that agents, hooks and the sandbox may see (a repository's name, a language)."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerOnly:
     """Metadata for whoever runs rollouts (curriculum, weights). Hidden in repr, never in a sandbox."""
 
@@ -48,12 +55,19 @@ class TaskLimits:
     """Per stream of one tool call."""
     setup_timeout_s: float = 60.0
     grade_timeout_s: float = 60.0
+    hook_timeout_s: float = 60.0
+    """Of each hook but the grader."""
     artifact_bytes: int = 1 << 20
     """Per artifact; longer ones are cut and named in ``RolloutResult.cut_artifacts``."""
+    artifact_total_bytes: int = 16 << 20
+    """Of all artifacts together."""
+    artifact_files: int = 256
+    """Most files that are read back of folders."""
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "timeout_s", "tool_timeout_s", "tool_output_bytes", "setup_timeout_s",
-                     "grade_timeout_s", "artifact_bytes"):  # fmt: skip
+                     "grade_timeout_s", "hook_timeout_s", "artifact_bytes", "artifact_total_bytes",
+                     "artifact_files"):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise TaskError(f"limits.{name} is {getattr(self, name)!r}: give a number above 0")
         if self.max_tokens is not None and self.max_tokens <= 0:
@@ -62,7 +76,9 @@ class TaskLimits:
     @property
     def total_s(self) -> float:
         """The longest that a rollout's sandbox can be needed."""
-        return self.setup_timeout_s + self.timeout_s + self.grade_timeout_s
+        hooks = 3 * self.hook_timeout_s
+        # Set-up time counts twice: reading the artifacts back may take as long as writing the files did.
+        return 2 * self.setup_timeout_s + self.timeout_s + self.grade_timeout_s + hooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,7 @@ class PublicTask:
     files: Mapping[str, bytes]
     limits: TaskLimits
     workdir: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def prompt(self) -> str:
@@ -91,8 +108,9 @@ class Task:
     """One problem. Give ``prompt`` (with an optional ``system``), or whole ``messages``.
 
     ``files`` (path -> content; relative paths are below the sandbox's workdir) are written before the agent
-    starts. ``artifacts`` are paths that are read back after it ended. ``runner`` and ``grader`` never enter
-    the sandbox or a prompt. Raises :class:`TaskError` where a field cannot be run.
+    starts. ``artifacts`` are paths (of files, or of folders with all that is below) that are read back after
+    it ended. ``metadata`` is public; ``runner`` and ``grader`` never enter the sandbox or a prompt. Raises
+    :class:`TaskError` where a field cannot be run.
     """
 
     instance_id: str
@@ -101,6 +119,7 @@ class Task:
     messages: tuple[ChatMessage, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     artifacts: tuple[str, ...] = ()
+    metadata: PublicMetadata = field(default_factory=PublicMetadata)
     runner: RunnerOnly = field(default_factory=RunnerOnly)
     grader: GraderOnly = field(default_factory=GraderOnly)
     limits: TaskLimits = field(default_factory=TaskLimits)
@@ -116,6 +135,10 @@ class Task:
         for path in (*self.files, *self.artifacts):
             if not path or "\x00" in path or ".." in PurePosixPath(path).parts:
                 raise TaskError(f"files/artifacts has the path {path!r}: give a path without '..' or NUL")
+        for name, kind in (("metadata", PublicMetadata), ("runner", RunnerOnly), ("grader", GraderOnly)):
+            if not isinstance(getattr(self, name), kind):
+                given = type(getattr(self, name)).__name__
+                raise TaskError(f"{name} is {given}: give {kind.__name__}(...), which says who may see it")
         for path, data in self.files.items():
             if not isinstance(data, bytes):
                 raise TaskError(f"files[{path!r}] is {type(data).__name__}: give bytes (text.encode())")
@@ -128,4 +151,4 @@ class Task:
             messages = (*system, ChatMessage("user", self.prompt))
         workdir = self.sandbox.workdir
         files = {str(PurePosixPath(workdir) / p): data for p, data in self.files.items()}
-        return PublicTask(self.instance_id, messages, files, self.limits, workdir)
+        return PublicTask(self.instance_id, messages, files, self.limits, workdir, dict(self.metadata.values))

@@ -1,8 +1,9 @@
-"""The whitebox agent's tools: shell, read and write, run inside the sandbox."""
+"""The whitebox agent's tools: shell, read, write, edit and search, run inside the sandbox."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -119,9 +120,104 @@ class WriteTool:
         return f"wrote {len(data)} bytes to {arguments['path']}"
 
 
+_REAL_FILE = 'p=$(readlink -f -- "$1") && stat -c %a -- "$p" && printf %s "$p"'
+"""The mode of a file and its path behind all links: a write replaces a link, and an edit must not."""
+
+
+class EditTool:
+    """Replace a piece of a text file."""
+
+    name = "edit"
+    description = "Replace a piece of text in a file. The old text must be there exactly once."
+    parameters: JsonObject = {  # noqa: RUF012 - part of the prompt, never changed
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file's path."},
+            "old": {"type": "string", "description": "The text to replace, exactly as it is."},
+            "new": {"type": "string", "description": "The text to put in its place."},
+            "all": {"type": "boolean", "description": "Replace every occurrence; default false."},
+        },
+        "required": ["path", "old", "new"],
+    }
+
+    def __init__(self, *, max_bytes: int = 1 << 20) -> None:
+        self._max_bytes = max_bytes
+
+    async def call(self, sandbox: Sandbox, arguments: Mapping[str, Any], bounds: ToolBounds) -> str:
+        """How many places were changed. The file keeps its mode, and a link stays one."""
+        old, new = arguments["old"].encode(), arguments["new"].encode()
+        if not old:
+            raise ToolError("'old' is empty: give the text to replace, or use write for a whole file")
+        if old == new:
+            raise ToolError("'old' and 'new' are the same: nothing would change")
+        data = await sandbox.read(arguments["path"], max_bytes=self._max_bytes + 1)
+        if len(data) > self._max_bytes:
+            raise ToolError(f"{arguments['path']} is longer than {self._max_bytes} bytes: edit it by shell")
+        found = data.count(old)
+        if found == 0:
+            raise ToolError(f"'old' is not in {arguments['path']}: read the file and give its exact text")
+        if found > 1 and not arguments.get("all", False):
+            raise ToolError(f"'old' is there {found} times: give more of its surroundings, or all=true")
+        mode, path = await self._real_file(sandbox, arguments["path"], bounds)
+        await sandbox.write(path, data.replace(old, new), mode=mode)
+        return f"replaced {found} {'place' if found == 1 else 'places'} in {arguments['path']}"
+
+    async def _real_file(self, sandbox: Sandbox, path: str, bounds: ToolBounds) -> tuple[int, str]:
+        told = await sandbox.run(["sh", "-c", _REAL_FILE, "sh", path], timeout_s=bounds.timeout_s)
+        mode, _, real = told.stdout.partition(b"\n")
+        if told.exit_code != 0 or not mode.isdigit() or not real:
+            return 0o644, path
+        return int(mode, 8), os.fsdecode(real)
+
+
+_SEARCH = """[ -e "$2" ] || { printf 'no such file or folder: %s\n' "$2" >&2; exit 3; }
+grep -E -e "$1" </dev/null >/dev/null; [ $? -le 1 ] || exit 3
+find "$2" -name .git -prune -o -type f -print0 | LC_ALL=C sort -z |
+xargs -0 -r grep -nIHE -e "$1" -- 2>/dev/null | cut -b 1-"$4" | head -c "$3"
+"""
+
+
+class SearchTool:
+    """Search files for a regular expression."""
+
+    name = "search"
+    description = "Search the text files below a folder for a regular expression (as of grep -E)."
+    parameters: JsonObject = {  # noqa: RUF012 - part of the prompt, never changed
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string", "description": "The regular expression."},
+            "path": {"type": "string", "description": "Folder or file; default the work folder."},
+        },
+        "required": ["pattern"],
+    }
+
+    def __init__(self, *, line_bytes: int = 400) -> None:
+        self._line_bytes = line_bytes
+
+    async def call(self, sandbox: Sandbox, arguments: Mapping[str, Any], bounds: ToolBounds) -> str:
+        """Lines as ``path:number:text``, by path and number, with a mark where there are more."""
+        path = arguments.get("path", ".")
+        if not arguments["pattern"] or not path:
+            raise ToolError("'pattern' and 'path' must not be empty")
+        if not path.startswith("/"):
+            path = f"./{path}" if path != "." else path
+        cap = bounds.output_bytes
+        limits = [str(cap + 1), str(self._line_bytes)]
+        command = ["sh", "-c", _SEARCH, "sh", arguments["pattern"], path, *limits]
+        result = await sandbox.run(command, timeout_s=bounds.timeout_s, output_bytes=cap + 1)
+        if result.exit_code == 3:
+            raise ToolError(result.stderr.decode(errors="replace").strip() or "the search failed")
+        if result.timed_out or result.exit_code:
+            return render_run(result)
+        text = result.stdout[:cap].decode(errors="replace").rstrip("\n")
+        if len(result.stdout) > cap:
+            text += "\n[cut: more matches follow; narrow the pattern or the path]"
+        return text or "[no match]"
+
+
 def default_tools() -> tuple[Tool, ...]:
-    """shell, read and write."""
-    return (ShellTool(), ReadTool(), WriteTool())
+    """shell, read, write, edit and search."""
+    return (ShellTool(), ReadTool(), WriteTool(), EditTool(), SearchTool())
 
 
 def render_run(result: RunResult) -> str:

@@ -14,6 +14,7 @@ from dressage_paddock.errors import GatewayError, TaskError
 from dressage_paddock.events import OnEvent, ignore_event
 from dressage_paddock.failure import COMPLETED, Ending, FailureClass
 from dressage_paddock.gateway import GatewaySession, ModelGateway
+from dressage_paddock.hooks import Hooks
 from dressage_paddock.messages import CallRequest
 from dressage_paddock.paddock import Paddock, PaddockConfig
 from dressage_paddock.toolprotocol import CallOutcome, NativeCallProtocol, ToolProtocol
@@ -118,7 +119,8 @@ class WhiteboxPaddock(Paddock):
         protocol: ToolProtocol | None = None,
         whitebox: WhiteboxConfig | None = None,
         config: PaddockConfig | None = None,
+        hooks: Hooks | None = None,
         on_event: OnEvent = ignore_event,
     ) -> None:
         agent = WhiteboxAgent(http, tools=tools, protocol=protocol, config=whitebox)
-        super().__init__(provider, gateway, agent, config=config, on_event=on_event)
+        super().__init__(provider, gateway, agent, config=config, hooks=hooks, on_event=on_event)

@@ -1,0 +1,63 @@
+"""What a grader is given, and what is made of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from dressage_sandbox.protocol import Sandbox, SandboxSpec
+
+from dressage_paddock.agent import Agent, Scene
+from dressage_paddock.artifacts import Artifacts
+from dressage_paddock.errors import GraderFailedError
+from dressage_paddock.failure import Ending
+from dressage_paddock.hooks import Grade, Grader, GradeView, Hooks
+from dressage_paddock.messages import final_text, model_text
+from dressage_paddock.task import PublicTask, Task
+from dressage_paddock.waiting import within
+
+
+def view_of(task: Task, agent: Agent, scene: Scene, ending: Ending, artifacts: Artifacts) -> GradeView:
+    """The view on the agent's own sandbox."""
+    transcript = tuple(scene.transcript)
+    own = agent.speaks_as_model
+    return GradeView(
+        task=task,
+        transcript=transcript,
+        model_text=model_text(transcript) if own else None,
+        final_text=final_text(transcript) if own else None,
+        agent_output=scene.output,
+        ending=ending,
+        sandbox=scene.sandbox,
+        artifacts=artifacts,
+    )
+
+
+def fresh_spec(task: Task, hooks: Hooks) -> SandboxSpec:
+    """The grader's own sandbox: it reaches no model."""
+    return hooks.grade_spec or replace(task.sandbox, relay=None)
+
+
+async def furnish(sandbox: Sandbox, task: PublicTask, artifacts: Artifacts) -> Sandbox:
+    """Write the task's files, then the artifacts over them. A cut one is left out: it is not what the agent
+    made."""
+    for path, data in task.files.items():
+        await sandbox.write(path, data)
+    for name, data in artifacts.whole.items():
+        await sandbox.write(str(PurePosixPath(task.workdir) / name), data)
+    return sandbox
+
+
+async def ask(grader: Grader, view: GradeView, seconds: float) -> Grade:
+    """The grader's answer as a grade.
+
+    Raises :class:`GraderFailedError` where it raised, took too long or gave no finite number.
+    """
+    try:
+        given = await within(seconds, "the grader", grader(view))
+    except Exception as error:
+        raise GraderFailedError(f"the grader failed: {type(error).__name__}: {error}") from error
+    grade = given if isinstance(given, Grade) else Grade(given)
+    if not grade.finite:
+        raise GraderFailedError(f"the grader gave {grade.reward!r}: give a finite number")
+    return grade
