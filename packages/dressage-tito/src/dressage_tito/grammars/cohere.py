@@ -15,6 +15,7 @@ _OPEN, _CLOSE = "<|START_ACTION|>", "<|END_ACTION|>"
 
 class _Finder(CallFinder):
     opening: ClassVar[str] = re.escape(_OPEN)
+    before: ClassVar[tuple[str, ...]] = ()
     lead: ClassVar[tuple[str, ...]] = ("<|START_RESPONSE|>", "<|START_TEXT|>")
     trail: ClassVar[tuple[str, ...]] = ("<|END_RESPONSE|>", "<|END_TEXT|>")
 

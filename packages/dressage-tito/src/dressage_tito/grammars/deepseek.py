@@ -20,6 +20,7 @@ _BARE = re.compile(r"\s*(?P<name>[^\s<>｜`{}]+)\s*<｜tool▁sep｜>")
 
 class _DeepSeek(SectionFinder):
     opening: ClassVar[str] = f"{_BEGIN}|{_CALL}"
+    before: ClassVar[tuple[str, ...]] = ()
     section: ClassVar[re.Pattern[str]] = re.compile(_BEGIN)
     section_close: ClassVar[tuple[str, ...]] = (_END,)
     inner: ClassVar[str] = _CALL

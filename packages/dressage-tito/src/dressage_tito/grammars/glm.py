@@ -8,7 +8,7 @@ from typing import ClassVar
 from dressage_tito.grammars.base import ToolGrammar, TurnContext
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.grammars.tagged import TaggedParameters
-from dressage_tito.grammars.values import call_of_texts
+from dressage_tito.grammars.values import RawParameter, call_of_texts
 
 _CLOSE = "</tool_call>"
 _NAME = re.compile(r"\s*(?P<name>[^\s<>{}\"]+)")
@@ -32,8 +32,8 @@ class _Finder(CallFinder):
         if not self.text.startswith(_CLOSE, end):
             self._parameters.doom(found)
             return Broken(end, _CLOSE)
-        texts = [(opening["key"].strip(), value) for opening, value in found]
-        call, warnings = call_of_texts("", name["name"], texts, self.context.schemas)
+        parameters = [RawParameter(opening["key"].strip(), text) for opening, text in found]
+        call, warnings = call_of_texts("", name["name"], parameters, self.context.schemas)
         return Found((call,), end + len(_CLOSE), warnings=tuple(warnings))
 
 

@@ -16,8 +16,8 @@ from dressage_tito.jsonspan import skip_blank
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADER = re.compile(
-    r"(?:<\|start\|>)?(?:assistant)?(?P<words>(?:\s*+to=[^\s<>]++)?+(?:\s*+<\|channel\|>\s*+[a-zA-Z_]++)?+"
-    r"(?:\s++to=[^\s<>]++)?+\s*+(?:<\|constrain\|>)?+\s*+[\w.+/-]*+\s*+)<\|message\|>"
+    r"(?:<\|start\|>)?(?:assistant)?(?P<words>(?:\s*+to=[^\s<>]++)?+(?:\s*+<\|channel\|>\s*+[a-zA-Z_]++"
+    r"(?:\s++to=[^\s<>]++)?+\s*+(?:<\|constrain\|>)?+\s*+[\w.+/-]*+)?+\s*+)<\|message\|>"
 )
 _RECIPIENT = re.compile(r"(?:^|\s|>)to=(?P<to>[^\s<>]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(?P<channel>[a-zA-Z_]+)")

@@ -9,7 +9,7 @@ from dressage_tito.grammars.base import ToolGrammar, TurnContext
 from dressage_tito.grammars.scan import reader
 from dressage_tito.grammars.section import SectionFinder
 from dressage_tito.grammars.tagged import TaggedParameters
-from dressage_tito.grammars.values import call_of_texts
+from dressage_tito.grammars.values import RawParameter, call_of_texts
 from dressage_tito.messages import ToolCall
 
 _NAME = re.compile(r'(?P<name>[^"<>\n]+)">')
@@ -31,8 +31,11 @@ class _Invoke(SectionFinder):
         if not self.text.startswith(self.close, end):
             self._parameters.doom(found)
             return end
-        texts = [(opening["key"], value) for opening, value in found]
-        call, warnings = call_of_texts("", name["name"], texts, self.context.schemas)
+        parameters = [
+            RawParameter(opening["key"], text, is_json=opening.groupdict().get("string") == "false")
+            for opening, text in found
+        ]
+        call, warnings = call_of_texts("", name["name"], parameters, self.context.schemas)
         return call, warnings, end
 
 

@@ -22,6 +22,7 @@ _HEAD = re.compile(
 
 class _Finder(SectionFinder):
     opening: ClassVar[str] = f"{re.escape(_BEGIN)}|{re.escape(_CALL)}"
+    before: ClassVar[tuple[str, ...]] = ()
     section: ClassVar[re.Pattern[str]] = re.compile(re.escape(_BEGIN))
     section_close: ClassVar[tuple[str, ...]] = (_END,)
     inner: ClassVar[str] = _CALL

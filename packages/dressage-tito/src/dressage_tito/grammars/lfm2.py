@@ -19,6 +19,7 @@ _KEY = re.compile(r"(?P<key>[^\s()\[\]{}=,'\"]+)\s*=\s*")
 
 class _Finder(CallFinder):
     opening: ClassVar[str] = re.escape(_OPEN)
+    before: ClassVar[tuple[str, ...]] = ()
 
     def find(self, start: int, after: int) -> Found | Broken:
         body = skip_blank(self.text, after)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from dressage_tito.grammars.base import ToolGrammar, TurnContext
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.grammars.tagged import TaggedParameters
-from dressage_tito.grammars.values import call_of_texts
+from dressage_tito.grammars.values import RawParameter, call_of_texts
 
 _CLOSE = "</tool_call>"
 _HEAD = re.compile(r"\s*<function=(?P<name>[^<>\n]+)>")
@@ -16,7 +16,7 @@ _TAIL = re.compile(r"\s*</function>\s*</tool_call>")
 
 
 class _Finder(CallFinder):
-    opening: ClassVar[str] = "<tool_call>"
+    opening: ClassVar[str] = "<tool_call>|<function="
     before: ClassVar[tuple[str, ...]] = ("\n\n", "\n")
 
     def __init__(self, text: str, context: TurnContext) -> None:
@@ -26,6 +26,8 @@ class _Finder(CallFinder):
         )
 
     def find(self, start: int, after: int) -> Found | Broken:
+        if self.text.startswith("<function=", start):
+            return Broken(after)
         head = _HEAD.match(self.text, after)
         if head is None:
             return Broken(after, _CLOSE, begun=False)
@@ -34,8 +36,8 @@ class _Finder(CallFinder):
         if tail is None:
             self._parameters.doom(found)
             return Broken(end, _CLOSE)
-        texts = [(opening["key"].strip(), _inner_lines(value)) for opening, value in found]
-        call, warnings = call_of_texts("", head["name"].strip(), texts, self.context.schemas)
+        parameters = [RawParameter(opening["key"].strip(), _inner_lines(text)) for opening, text in found]
+        call, warnings = call_of_texts("", head["name"].strip(), parameters, self.context.schemas)
         return Found((call,), tail.end(), warnings=tuple(warnings))
 
 

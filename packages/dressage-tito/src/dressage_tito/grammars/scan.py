@@ -26,7 +26,7 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Broken:
     """No whole call. The text stays content up to the first ``close`` after ``end``, which is as far as it
-    was read as a part of this call; with an empty ``close`` it was no call at all."""
+    was read as a part of this call; with an empty ``close`` it is a mark out of its place."""
 
     end: int
     close: str = ""
@@ -166,6 +166,9 @@ class _Scan:
         """Where to go on after a call that does not parse: it stays content up to its closing mark."""
         if isinstance(found, Broken):
             if not found.close:
+                self._warnings.append(
+                    "stray_call_mark: a part of a call outside of one was left in the content"
+                )
                 return found.end
             end = self._text.find(found.close, found.end) if found.begun else found.end
             if end >= 0 and (found.begun or not _BLANK.fullmatch(self._text, end)):

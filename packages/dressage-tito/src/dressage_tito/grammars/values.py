@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dressage_tito.coerce import coerce_arguments
@@ -11,8 +12,17 @@ from dressage_tito.jsonspan import read_value
 from dressage_tito.messages import ToolCall
 
 
+@dataclass(frozen=True, slots=True)
+class RawParameter:
+    """A parameter as it was written; with ``is_json`` the family says that the text is JSON."""
+
+    key: str
+    text: str
+    is_json: bool = False
+
+
 def call_of_texts(
-    call_id: str, name: str, texts: list[tuple[str, str]], schemas: Mapping[str, Any]
+    call_id: str, name: str, parameters: list[RawParameter], schemas: Mapping[str, Any]
 ) -> tuple[ToolCall, list[str]]:
     """A call from its parameters' raw texts, typed by the tool's schema, and warnings.
 
@@ -20,21 +30,34 @@ def call_of_texts(
     where the schema names no type). ``arguments_text`` is made of the values' own spelling: numbers, objects
     and arrays stand in it as they were written. A name that comes twice stands there twice; the last counts.
     """
-    typed, odd = coerce_arguments(dict(texts), schemas.get(name))
-    last = {key: index for index, (key, _) in enumerate(texts)}
+    values = {parameter.key: _value(parameter) for parameter in parameters}
+    typed, odd = coerce_arguments(values, schemas.get(name))
+    last = {parameter.key: index for index, parameter in enumerate(parameters)}
     members = [
-        f"{_json(key)}: {_spelling(text, typed[key]) if last[key] == index else _json(text)}"
-        for index, (key, text) in enumerate(texts)
+        f"{_json(parameter.key)}: "
+        + (
+            _spelling(parameter.text, typed[parameter.key])
+            if last[parameter.key] == index
+            else _json(parameter.text)
+        )
+        for index, parameter in enumerate(parameters)
     ]
     warnings = [f"argument_type: {name}: {warning}" for warning in odd]
     return ToolCall(call_id, name, typed, "{" + ", ".join(members) + "}"), warnings
 
 
-def _spelling(text: str, value: Any) -> str:
-    if isinstance(value, str):
-        return _json(value)
-    bare = text.strip()
+def _value(parameter: RawParameter) -> Any:
+    if not parameter.is_json:
+        return parameter.text
+    bare = parameter.text.strip()
     found = read_value(bare, 0)
+    return found[0] if found is not None and found[1] == len(bare) else parameter.text
+
+
+def _spelling(text: str, value: Any) -> str:
+    """A value's JSON text: its own where that is JSON of the same kind, else one that is made here."""
+    bare = text.strip()
+    found = None if isinstance(value, str) else read_value(bare, 0)
     return bare if found is not None and found[1] == len(bare) else _json(value)
 
 
