@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -83,9 +84,14 @@ def test_a_template_that_rewrites_earlier_turns_is_not_certified(
         "{{- '<|im_start|>assistant' + ('' if loop.last else ' (earlier)') + '\\n' }}\n",
     )
     assert template != TEMPLATE
-    report = certify_codec(codec_with(template), "rewrites", conversations=30)
+    codec = codec_with(template)
+    assert codec.profile.not_appendable["user+tools"] == "template_rewrites_history"
+    report = certify_codec(codec, "rewrites", conversations=30)
     assert not report.certified
-    assert {failure.check for failure in report.failures} == {"extend"}
+    assert report.passed.get("extend", 0) == 0
+    assert report.refused["extend"]["template_rewrites_history"] > 0
+    guessing = codec.with_profile(dataclasses.replace(codec.profile, not_appendable={}))
+    assert {f.check for f in certify_codec(guessing, "guesses", conversations=30).failures} >= {"extend"}
 
 
 def test_the_command_prints_and_exits_0_when_certified(
@@ -105,7 +111,8 @@ def test_the_command_exits_1_with_a_counterexample(
 ) -> None:
     template = TEMPLATE.replace(
         "{{- '<|im_start|>assistant\\n' }}\n",
-        "{{- '<|im_start|>assistant' + ('' if loop.last else '!') + '\\n' }}\n",
+        "{{- '<|im_start|>assistant' + "
+        "('' if loop.last or message.content | length < 12 else '!') + '\\n' }}\n",
     )
     folder = write_toy_tokenizer(tmp_path / "f", template=template)
     assert main(["certify", str(folder), "--conversations", "20"]) == 1

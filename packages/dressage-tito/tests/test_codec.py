@@ -207,14 +207,15 @@ def test_a_template_that_prints_tools_late_is_rendered_with_them(
     codec_with: MakeCodec, granted: Granted
 ) -> None:
     template = TEMPLATE.replace(
-        "{%- if add_generation_prompt %}",
-        "{%- if tools and add_generation_prompt %}{{- '[' + tools[0].function.name + ']' }}{%- endif %}"
-        "{%- if add_generation_prompt %}",
+        "message.content + '<|im_end|>\\n' }}\n    {%- elif message.role == 'assistant' %}",
+        "message.content + ('[' + tools[0].function.name + ']' if tools else '') + '<|im_end|>\\n' }}"
+        "\n    {%- elif message.role == 'assistant' %}",
     )
+    assert template != TEMPLATE
     codec = codec_with(template)
     assert codec.profile.tools_in_tail
     delta = granted(codec.extend(_prefix(codec, granted), [Message("user", "v")], TOOLS))
-    assert codec.decode(delta.ids).endswith("[shell]<|im_start|>assistant\n")
+    assert codec.decode(delta.ids).endswith("v[shell]<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_a_template_that_wants_a_call_before_its_result_gets_one(

@@ -37,7 +37,7 @@ def test_thinking_switched_off_is_certified_too(model_folder: Callable[[str], Pa
 def test_what_a_real_profile_says(name: str, real_codec: Callable[[str], ChatCodec]) -> None:
     codec = real_codec(name)
     assert codec.supports_tools
-    assert codec.vocab_size == 151669
+    assert codec.vocab_size == (151665 if name == "qwen2_5" else 151669)
     assert codec.decode(list(codec.stop_token_ids)) == "<|im_end|>"
     assert codec.profile.generation_prompt == "<|im_start|>assistant\n"
     thinks = name in {"qwen3", "qwen3-trl"}

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from dressage_tito.errors import TitoError
 
@@ -45,7 +44,7 @@ def _certify(arguments: argparse.Namespace) -> int:
 
     report = certify(arguments.path, conversations=arguments.conversations, seed=arguments.seed)
     if arguments.json:
-        print(json.dumps({"certified": report.certified, **asdict(report)}, ensure_ascii=False, indent=1))
+        print(report.to_json())
         return 0 if report.certified else 1
     print(f"tokenizer {report.tokenizer_hash}  template {report.template_hash}")
     print(f"tools: {'yes' if report.supports_tools else 'refused'}")
@@ -53,8 +52,8 @@ def _certify(arguments: argparse.Namespace) -> int:
         print(f"  {check:8} {report.passed.get(check, 0)} passed")
     for name, count in report.declared.items():
         print(f"  declared difference {name}: {count}")
-    for reason, count in report.refused.items():
-        print(f"  refused {reason}: {count}")
+    for check, reasons in report.refused.items():
+        print(f"  refused by {check}: {', '.join(f'{name} {count}' for name, count in reasons.items())}")
     for failure in report.failures:
         print(f"FAILED {failure.check}: {failure.detail}")
         for message in failure.messages:

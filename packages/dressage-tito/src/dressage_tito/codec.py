@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dressage_tito.folder import TokenizerFolder, read_folder
+from dressage_tito.grammars import grammar_named
+from dressage_tito.history import History
 from dressage_tito.messages import Encoded, Message, ParsedTurn, Refusal, Tool
 from dressage_tito.parse import Grammar, parse_text
-from dressage_tito.profile import Profile, infer_profile
+from dressage_tito.probing import infer_profile
+from dressage_tito.profile import Profile
+from dressage_tito.refusals import refuse_appended, refuse_messages
 from dressage_tito.rendering import Rendered, Renderer
 from dressage_tito.template import RESERVED, ChatTemplate, Clock, RenderError
+from dressage_tito.turns import TurnEnds
 from dressage_tito.unbreakable import UnbreakableTokenError
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
     Ids = Sequence[int] | NDArray[np.int32]
 
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+ThinkingPolicy = Literal["keep", "as-template"]
 
 
 class ChatCodec:
@@ -47,7 +53,9 @@ class ChatCodec:
         self._template = template
         self._tokens = tokens
         self._kwargs = dict(template_kwargs)
-        self._renderer = Renderer(template, tokens.literals, profile.reasoning_field)
+        self._renderer = Renderer(template, tokens.literals, profile)
+        self._ends = TurnEnds(profile, tokens)
+        self._history = History(profile, tokens, self._renderer)
         self.profile = profile
 
     @classmethod
@@ -115,6 +123,40 @@ class ChatCodec:
         """blake2b-128 of the chat templates."""
         return self._folder.template_hash
 
+    @property
+    def profile_hash(self) -> str:
+        """blake2b-128 of the profile and of the template's arguments: what a certificate is bound to."""
+        fields = {f.name: getattr(self.profile, f.name) for f in dataclasses.fields(self.profile)}
+        fields["inner_ids"] = sorted(self.profile.inner_ids)
+        text = repr((sorted(fields.items(), key=lambda item: item[0]), sorted(self._kwargs.items())))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self._folder.path.resolve().name
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """The template's arguments that hold for every call."""
+        return dict(self._kwargs)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The begin-of-sequence id where the template prints it, once, at the start; None elsewhere."""
+        return (
+            self._tokens.id_of(self._folder.special["bos_token"]) if self.profile.bos == "template" else None
+        )
+
+    @property
+    def eos_text(self) -> str:
+        """The tokenizer's end-of-sequence token; "" where it names none."""
+        return str(self._folder.special.get("eos_token", ""))
+
+    def native_call_id(self, name: str, index: int) -> str:
+        """The id that the model's grammar gives its call number ``index``; "" where it carries none."""
+        return grammar_named(self.profile.tool_grammar).call_id(name, index)
+
     def decode(self, ids: Ids) -> str:
         """All ids as text, control ids spelled out; bytes that are no UTF-8 become U+FFFD."""
         return self._tokens.decode(ids)
@@ -159,7 +201,7 @@ class ChatCodec:
         one does, it is encoded as plain text. Raises ValueError where ``template_kwargs`` are not allowed.
         """
         kwargs = {**self._kwargs, **_checked_kwargs(template_kwargs)}
-        refusal = self._refuse(messages, tools)
+        refusal = refuse_messages(self.profile, messages, tools)
         if refusal is not None:
             return refusal
         rendered = self._renderer.render(self._roles(messages), tools, kwargs)
@@ -172,23 +214,35 @@ class ChatCodec:
         tools: Sequence[Tool] | None = None,
         *,
         template_kwargs: Mapping[str, Any] | None = None,
+        thinking: ThinkingPolicy = "keep",
     ) -> Encoded | Refusal:
         """The ids to append to ``prefix_ids`` (what the engine saw and sampled, ending in a sampled turn).
 
         They close the turn where it is not closed, add the appended messages and the generation prompt.
         Only the prefix's last ids are looked at; the cost depends on what is new alone.
+
+        ``thinking`` is the session's policy: ``keep`` leaves sampled reasoning in the context;
+        ``as-template`` gives a Refusal (``thinking_stripped``, ``stop_rewritten``) exactly where the template
+        would write earlier tokens in another way, so that a new segment begins; the reasoning since the last
+        user message is then looked for, once.
         """
         kwargs = {**self._kwargs, **_checked_kwargs(template_kwargs)}
-        refusal = self._refuse(appended, tools)
+        refusal = refuse_messages(self.profile, appended, tools) or refuse_appended(
+            self.profile, appended, tools
+        )
         if refusal is not None:
             return refusal
         if len(prefix_ids) == 0:
             return Refusal("empty_prefix", "prefix_ids is empty: use start for the first call")
-        tail = self._renderer.tail(self._roles(appended), tools, kwargs, self.profile)
+        if thinking == "as-template":
+            refusal = self._history.rewritten(prefix_ids, self._roles(appended), tools, kwargs)
+            if refusal is not None:
+                return refusal
+        tail = self._renderer.tail(self._roles(appended), tools, kwargs)
         if isinstance(tail, Refusal):
             return tail
         encoded = self._encoded(tail)
-        return encoded if isinstance(encoded, Refusal) else self._joined(prefix_ids, encoded)
+        return encoded if isinstance(encoded, Refusal) else self._ends.joined(prefix_ids, encoded)
 
     def parse(
         self,
@@ -205,9 +259,7 @@ class ChatCodec:
         arrived changes nothing. Calls are parsed only where tools were offered; names that were not are
         forwarded as they are.
         """
-        values = [int(token) for token in ids]
-        while values and values[-1] in self.profile.stop_ids:
-            values.pop()
+        values = self._ends.unclosed([int(token) for token in ids])
         grammar = Grammar(self.profile.reasoning_tags, self.profile.tool_grammar)
         return parse_text(
             self.decode(values),
@@ -223,24 +275,6 @@ class ChatCodec:
             return ""
         text = json.dumps(list(tools), ensure_ascii=False)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-    def _refuse(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> Refusal | None:
-        if not messages:
-            return Refusal("no_messages", "messages is empty: give at least one")
-        for index, message in enumerate(messages):
-            if message.role not in ROLES:
-                return Refusal(
-                    "unsupported_role",
-                    f"messages[{index}].role is {message.role!r}: use one of {sorted(ROLES)}",
-                )
-        calls = any(message.tool_calls for message in messages)
-        if (tools or calls) and not self.supports_tools:
-            what = {
-                "none": "the chat template prints no tools",
-                "unknown": "the chat template writes tool calls in a grammar that is not parsed",
-            }[self.profile.tool_grammar]
-            return Refusal("tools_unsupported", f"{what}: describe tools in a message instead")
-        return None
 
     def _roles(self, messages: Sequence[Message]) -> list[Message]:
         """Developer messages as system messages where the template knows no developer."""
@@ -263,34 +297,6 @@ class ChatCodec:
         last = rendered.spans[-1][1] if rendered.spans else 0
         tail = rendered.text[last:]
         return tail.rfind(opening) > tail.rfind(closing)
-
-    def _joined(self, prefix_ids: Ids, tail: Encoded) -> Encoded | Refusal:
-        """Take off what the prefix already ends with: the id that the model stopped on."""
-        longest = max(1, len(self.profile.turn_close_ids))
-        end = [int(token) for token in prefix_ids[-longest:]]
-        first = [int(token) for token in tail.ids[:longest]]
-        if not first or not self._tokens.is_control(first[0]):
-            return Refusal(
-                "closing_not_a_control_token",
-                "the chat template closes a turn with plain text: its end cannot be proven",
-            )
-        for count in range(min(len(end), len(first)), 0, -1):
-            if end[-count:] == first[:count]:
-                return Encoded(tail.ids[count:], tail.frame[count:], tail.reasoning_open)
-        if self._ends_a_turn(end[-1]):
-            return Refusal(
-                "stop_mismatch",
-                f"the turn stopped on id {end[-1]} ({self.decode(end[-1:])!r}), but the template goes on "
-                f"with id {first[0]} ({self.decode(first[:1])!r})",
-            )
-        return tail
-
-    def _ends_a_turn(self, token: int) -> bool:
-        """A stop id, or a special id that no generation prompt ends with: what follows it is not known."""
-        if token in self.profile.stop_ids:
-            return True
-        literal = self._tokens.special_ids.get(token)
-        return literal is not None and not self.profile.generation_prompt.endswith(literal)
 
 
 def _as_system(message: Message) -> Message:

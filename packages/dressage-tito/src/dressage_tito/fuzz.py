@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,10 @@ TOOLS: tuple[Tool, ...] = tuple(
         "function": {
             "name": name,
             "description": f"Runs {name}.",
-            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+            "parameters": {
+                "type": "object",
+                "properties": {"command": {"type": "string"}, "options": {"type": "object"}},
+            },
         },
     }
     for name in ("shell", "read_file")
@@ -81,13 +84,21 @@ class Fuzzer:
     """Draws conversations. ``literals`` are control literals that user and tool text may spell."""
 
     def __init__(
-        self, seed: int, literals: Sequence[str], *, tools: bool, reasoning: bool, system: bool
+        self,
+        seed: int,
+        literals: Sequence[str],
+        *,
+        tools: bool,
+        reasoning: bool,
+        system: bool,
+        call_id: Callable[[str, int], str] = lambda name, index: "",
     ) -> None:
         self._random = random.Random(seed)
         self._literals = list(literals)
         self._tools = tools
         self._reasoning = reasoning
         self._system = system
+        self._call_id = call_id
 
     def conversation(self, *, spelled: bool) -> Conversation:
         """One conversation; with ``spelled`` its content spells control literals."""
@@ -126,17 +137,18 @@ class Fuzzer:
 
     def _reply(self, with_tools: bool) -> Message:
         draw = self._random
-        calls = tuple(self._call() for _ in range(draw.randint(0, 3))) if with_tools else ()
+        calls = tuple(self._call(index) for index in range(draw.randint(0, 3))) if with_tools else ()
         reasoning = self.text().strip() if self._reasoning and draw.random() < 0.5 else ""
         return Message("assistant", self.text().strip(), reasoning=reasoning, tool_calls=calls)
 
-    def _call(self) -> ToolCall:
+    def _call(self, index: int) -> ToolCall:
         arguments: dict[str, Any] = {
             "command": self.text(),
             "options": {"deep": [1, None, True, self.text()]},
         }
         name = self._random.choice(["shell", "read_file"])
-        call_id = "".join(self._random.choice("abcdef0123456789") for _ in range(9))
+        made_up = "".join(self._random.choice("abcdef0123456789") for _ in range(9))
+        call_id = self._call_id(name, index) or made_up
         return ToolCall(call_id, name, arguments, json.dumps(arguments, ensure_ascii=False))
 
     def _next(self, reply: Message, spelled: bool) -> tuple[Message, ...]:
@@ -185,10 +197,18 @@ def _smaller_message(message: Message) -> Iterator[Message]:
         yield replace(message, tool_calls=message.tool_calls[:-1])
     if message.reasoning:
         yield replace(message, reasoning="")
-    size = len(message.content)
+    for content in _smaller_text(message.content):
+        # A reply's blanks at its ends are a template's business: conversations are made up without them.
+        yield replace(message, content=content.strip() if message.role == "assistant" else content)
+    for reasoning in _smaller_text(message.reasoning):
+        yield replace(message, reasoning=reasoning.strip())
+
+
+def _smaller_text(text: str) -> Iterator[str]:
+    size = len(text)
     if size > 1:
         half = size // 2
-        yield replace(message, content=message.content[:half])
-        yield replace(message, content=message.content[half:])
-        yield replace(message, content=message.content[1:])
-        yield replace(message, content=message.content[:-1])
+        yield text[:half]
+        yield text[half:]
+        yield text[1:]
+        yield text[:-1]

@@ -8,12 +8,14 @@ start and end marks shows that they changed nothing.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dressage_tito.messages import Message, Tool
+from dressage_tito.messages import Message, Tool, ToolCall
+from dressage_tito.profile import ArgumentsAs
 from dressage_tito.template import Json
 
 Span = tuple[int, int]
@@ -68,8 +70,15 @@ def _json_texts(value: object) -> Iterator[str]:
 class Marker:
     """Turns messages into what a template takes, escaped and (if asked) marked."""
 
-    def __init__(self, marks: Marks, literals: re.Pattern[str], reasoning_field: str) -> None:
+    def __init__(
+        self,
+        marks: Marks,
+        literals: re.Pattern[str],
+        reasoning_field: str,
+        arguments_as: ArgumentsAs = "object",
+    ) -> None:
         self.marks = marks
+        self._arguments_as = arguments_as
         self._literals = literals
         self._reasoning_field = reasoning_field
 
@@ -126,14 +135,28 @@ class Marker:
                     "type": "function",
                     "function": {
                         "name": self.escape(call.name),
-                        "arguments": self.escape_json(dict(call.arguments))
-                        if call.arguments or not call.arguments_text.strip(" \t\r\n{}")
-                        else self.escape(call.arguments_text),
+                        "arguments": self._arguments(call),
                     },
                 }
                 for call in message.tool_calls
             ]
         return result
+
+    def _arguments(self, call: ToolCall) -> object:
+        """A call's arguments as the template takes them; what is no JSON object stays text."""
+        known = call.arguments or not call.arguments_text.strip(" \t\r\n{}")
+        if self._arguments_as == "object" and known:
+            return self.escape_json(dict(call.arguments))
+        if not known or (call.arguments_text and _same(call)):
+            return self.escape(call.arguments_text)
+        return json.dumps(self.escape_json(dict(call.arguments)), ensure_ascii=False)
+
+
+def _same(call: ToolCall) -> bool:
+    try:
+        return bool(json.loads(call.arguments_text) == dict(call.arguments))
+    except ValueError:
+        return False
 
 
 def unmark(text: str, marks: Marks) -> tuple[str, list[Span]]:
@@ -169,14 +192,20 @@ def widen(text: str, spans: Sequence[Span], contents: Sequence[str]) -> list[Spa
     return wide
 
 
-def find_in_order(text: str, parts: Sequence[str], start: int = 0) -> list[Span] | int:
-    """The spans of the parts, each after the one before; or the index of the first that is not there."""
+def find_in_order(text: str, parts: Sequence[Sequence[str]]) -> list[Span] | int:
+    """The spans of the parts, each after the one before; or the index of the first that is not there.
+
+    A part is given in the forms that it may take: the first form that is found counts.
+    """
     spans: list[Span] = []
-    position = start
-    for index, part in enumerate(parts):
-        found = text.find(part, position)
-        if found < 0:
+    position = 0
+    for index, forms in enumerate(parts):
+        for form in forms:
+            found = text.find(form, position)
+            if found >= 0:
+                break
+        else:
             return index
-        position = found + len(part)
+        position = found + len(form)
         spans.append((found, position))
     return spans

@@ -1,46 +1,30 @@
-"""A model family as data, inferred by probing its chat template."""
+"""A model family as data: what the codec knows of a tokenizer and its chat template."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from dressage_tito.errors import ProfileError
-from dressage_tito.folder import TokenizerFolder
-from dressage_tito.template import ChatTemplate, Json, RenderError
+from dressage_tito.grammars import GRAMMARS, ToolGrammarName
 
 if TYPE_CHECKING:
     from dressage_tito.tokens import Tokens
 
-ToolGrammar = Literal["hermes", "none", "unknown"]
 Retention = Literal["keeps", "strips", "none"]
-
-_WORD = "Xq7dressage"
-_CALL = {
-    "id": "call00001",
-    "type": "function",
-    "function": {"name": "probe_tool", "arguments": {"probe_key": _WORD}},
-}
-PROBE_TOOL: Json = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "A probe.",
-        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}},
-    },
-}
-_USER: Json = {"role": "user", "content": "Xq7question"}
+ArgumentsAs = Literal["object", "text"]
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the codec knows of a family. Override a field with ``dataclasses.replace``."""
+    """What the codec knows of a family. Override a field with ``dataclasses.replace``, or in TOML."""
 
     turn_close_text: str
-    """What the template prints after an assistant turn's own text, e.g. ``<|im_end|>\\n``."""
+    """What the template prints after an earlier assistant turn's own text, e.g. ``<|im_end|>\\n``; "" where
+    the next block's opener ends a turn."""
     turn_close_ids: tuple[int, ...]
     stop_ids: tuple[int, ...]
     """Ids that end a sampled turn: the closing id and the model's end-of-sequence ids."""
@@ -49,146 +33,158 @@ class Profile:
     reasoning_field: str
     """The message key that the template reads reasoning from; "" where it reads none."""
     thinking_in_history: Retention
-    """What the template does with an earlier turn's reasoning. The codec keeps what was sampled
-    (append-only); ``strips`` therefore is a declared difference to a full render."""
-    tool_grammar: ToolGrammar
+    """What the template does with an earlier turn's reasoning once a user speaks again. Under the policy
+    ``keep`` the codec keeps what was sampled; ``strips`` then is a declared difference to a full render."""
+    tool_grammar: ToolGrammarName
     bos: Literal["template", "none"]
+    """Whether the template prints the begin-of-sequence token, once, where a conversation begins."""
     developer_role: bool
     """The template prints the role ``developer``; otherwise it is rendered as ``system``."""
     tools_in_tail: bool
     """The tool list changes what is printed after an earlier turn."""
     calls_before_tool: bool
     """A tool message is printed rightly only after an assistant turn with calls."""
+    sampled_close_text: str = ""
+    """What a model itself closes a turn with. It differs from ``turn_close_text`` where ``closing_stops``
+    says so, and where the template alone prints a line end after it."""
+    closing_stops: tuple[tuple[int, int], ...] = ()
+    """Pairs of a stop that a model samples and the id that the template writes in its place in history
+    (gpt-oss: ``<|return|>`` and ``<|end|>``). The sampled id stays in the context."""
+    calls_close_text: str = ""
+    """As ``turn_close_text``, after a turn of tool calls."""
+    calls_close_ids: tuple[int, ...] = ()
+    call_suffix: str = ""
+    """What the grammar prints between a call's last text argument and the turn's closing."""
+    arguments_as: ArgumentsAs = "object"
+    """What the template takes a call's arguments as."""
+    reasoning_block: tuple[str, str] | None = None
+    """What stands around reasoning in a render (the tags, or what takes their place)."""
+    inner_ids: frozenset[int] = frozenset()
+    """Special ids that occur inside a turn: a turn cut after one of them is not over."""
+    not_appendable: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """Roles (``user``; ``user+tools`` for a conversation with tools) that cannot be appended without changing
+    what stands before, each with the refusal's reason."""
+    tool_result_needs: tuple[str, ...] = ()
+    """Fields of a tool message that the template prints beside its content: ``name``, ``tool_call_id``."""
+    parallel_calls: bool = True
+    """The template prints every call of a turn that makes several."""
+    content_beside_calls: bool = True
+    """The template prints a turn's content and then its calls; otherwise it drops or moves the content."""
+    lossy: tuple[str, ...] = ()
+    """What the template prints so that it cannot be read back: ``arguments``."""
+    trailing_prompt: bool = False
+    """The template prints its generation prompt whether it is asked to or not."""
+    family: str = ""
+    """The family's name where it is declared (``families.toml``)."""
 
     @property
     def supports_tools(self) -> bool:
         """Tools can be offered: the template prints them and calls come in a grammar that is parsed."""
-        return self.tool_grammar == "hermes"
+        return self.tool_grammar in GRAMMARS
 
 
-def infer_profile(
-    folder: TokenizerFolder, template: ChatTemplate, tokens: Tokens, kwargs: Json | None = None
-) -> Profile:
-    """Probe the template. Raises ProfileError where it shows no assistant turn."""
-    probe = _Probe(template, kwargs or {})
-    source = "".join(folder.templates.values())
-    close_text = probe.close_text()
-    close_ids = tuple(tokens.encode(close_text, (), "\0")[0].tolist())
-    eos = folder.special.get("eos_token")
-    eos_id = tokens.id_of(eos) if isinstance(eos, str) else None
-    stops = [token for token in close_ids[:1] if tokens.is_control(token)]
-    stops += [token for token in (eos_id, *folder.eos_ids) if token is not None]
-    field = probe.reasoning_field()
-    tags = ("<think>", "</think>") if "<think>" in source or "</think>" in source else None
-    bos = folder.special.get("bos_token")
-    return Profile(
-        turn_close_text=close_text,
-        turn_close_ids=close_ids,
-        stop_ids=tuple(dict.fromkeys(stops)),
-        generation_prompt=probe.generation_prompt(),
-        reasoning_tags=tags,
-        reasoning_field=field,
-        thinking_in_history=probe.retention(field),
-        tool_grammar=probe.tool_grammar(),
-        bos="template" if isinstance(bos, str) and probe.begins_once_with(bos) else "none",
-        developer_role=_WORD in (probe.try_text([{"role": "developer", "content": _WORD}, _USER]) or ""),
-        tools_in_tail=probe.tools_in_tail(),
-        calls_before_tool=probe.calls_before_tool(),
-    )
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("give text")
+    return value
 
 
-class _Probe:
-    def __init__(self, template: ChatTemplate, kwargs: Json) -> None:
-        self._template = template
-        self._kwargs = kwargs
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise TypeError("give a list of texts")
+    return tuple(value)
 
-    def text(self, messages: list[Json], *, generation: bool = False, tools: bool = False) -> str:
-        return self._template.render(
-            messages, [PROBE_TOOL] if tools else None, generation=generation, kwargs=self._kwargs
-        )
 
-    def try_text(self, messages: list[Json], *, generation: bool = False, tools: bool = False) -> str | None:
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("give true or false")
+    return value
+
+
+def _table(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise TypeError("give a table of texts")
+    return dict(value)
+
+
+def _choice(*allowed: str) -> Any:
+    def check(value: Any) -> str:
+        if value not in allowed:
+            raise TypeError(f"give one of {', '.join(allowed)}")
+        return str(value)
+
+    return check
+
+
+def _tags(value: Any) -> tuple[str, str] | None:
+    texts = _texts(value)
+    if len(texts) not in (0, 2):
+        raise TypeError("give an opening and a closing tag, or [] for none")
+    return (texts[0], texts[1]) if texts else None
+
+
+_KEYS: dict[str, Any] = {
+    "family": _text,
+    "turn_close": _text,
+    "sampled_close": _text,
+    "calls_close": _text,
+    "call_suffix": _text,
+    "stops": _texts,
+    "closing_stops": _table,
+    "generation_prompt": _text,
+    "trailing_prompt": _flag,
+    "reasoning_tags": _tags,
+    "reasoning_field": _text,
+    "thinking_in_history": _choice("keeps", "strips", "none"),
+    "tool_grammar": _choice("none", "unknown", *GRAMMARS),
+    "arguments_as": _choice("object", "text"),
+    "bos": _choice("template", "none"),
+    "developer_role": _flag,
+    "tools_in_tail": _flag,
+    "calls_before_tool": _flag,
+    "tool_result_needs": _texts,
+    "not_appendable": _table,
+    "parallel_calls": _flag,
+    "content_beside_calls": _flag,
+    "lossy": _texts,
+}
+
+
+def profile_fields(table: Mapping[str, Any], tokens: Tokens, where: str) -> dict[str, Any]:
+    """Fields of ``Profile`` from a TOML table, in which ids are written as their text.
+
+    Raises ProfileError, which names the key: one that is not known, or a value that is not right for it.
+    """
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise ProfileError(f"{where}: the key {key!r} is not known; known are {', '.join(_KEYS)}")
         try:
-            return self.text(messages, generation=generation, tools=tools)
-        except RenderError:
-            return None
-
-    def begins_once_with(self, bos: str) -> bool:
-        """Whether a conversation begins with this text and holds it nowhere else (not a turn's opener)."""
-        text = self.text([_USER, {"role": "assistant", "content": "a"}])
-        return text.startswith(bos) and text.count(bos) == 1
-
-    def close_text(self) -> str:
-        try:
-            text = self.text([_USER, {"role": "assistant", "content": _WORD}])
-        except RenderError as error:
-            raise ProfileError(
-                f"the chat template fails on a user and an assistant message: {error}"
-            ) from error
-        if text.count(_WORD) != 1:
-            raise ProfileError("the chat template does not print an assistant message's content once")
-        return text.partition(_WORD)[2]
-
-    def generation_prompt(self) -> str:
-        without, with_prompt = self.text([_USER]), self.text([_USER], generation=True)
-        if not with_prompt.startswith(without):
-            raise ProfileError("the chat template's generation prompt is not a suffix of the conversation")
-        return with_prompt[len(without) :]
-
-    def reasoning_field(self) -> str:
-        for field in ("reasoning_content", "reasoning", "thinking"):
-            text = self.try_text([_USER, {"role": "assistant", "content": "a", field: _WORD}])
-            if text and _WORD in text:
-                return field
-        return ""
-
-    def retention(self, field: str) -> Retention:
-        if not field:
-            return "none"
-        text = self.try_text([_USER, {"role": "assistant", "content": "a", field: _WORD}, _USER])
-        return "keeps" if text and _WORD in text else "strips"
-
-    def tool_grammar(self) -> ToolGrammar:
-        assistant: Json = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-        text = self.try_text([_USER, assistant], tools=True)
-        if text is None or "probe_key" not in text.replace(_WORD, ""):
-            return "none"
-        plain = self.try_text([_USER], tools=True)
-        if plain is None or "probe_tool" not in plain:
-            return "none"
-        match = re.search(r"<tool_call>\s*(\{[^<]*\})\s*</tool_call>", text[len(plain) :])
-        return "hermes" if match and _is_hermes(match.group(1)) else "unknown"
-
-    def tail(self, appended: list[Json], *, tools: bool, calls: bool = False) -> str | None:
-        """What follows an assistant turn that ends in the probe word."""
-        reply: dict[str, Any] = {"role": "assistant", "content": _WORD}
-        if calls:
-            reply = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-        text = self.try_text([_USER, reply, *appended], generation=True, tools=tools)
-        return None if text is None or _WORD not in text else text.rpartition(_WORD)[2]
-
-    def tools_in_tail(self) -> bool:
-        tool: Json = {"role": "tool", "content": "r", "tool_call_id": "call00001", "name": "probe_tool"}
-        return any(
-            self.tail([message], tools=False) != self.tail([message], tools=True) for message in (_USER, tool)
-        )
-
-    def calls_before_tool(self) -> bool:
-        tool: Json = {"role": "tool", "content": "r", "tool_call_id": "call00001", "name": "probe_tool"}
-        plain = self.tail([tool], tools=False)
-        after_call = self.tail([tool], tools=False, calls=True)
-        if plain is None:
-            return True
-        return after_call is not None and not after_call.endswith(plain)
+            checked = _KEYS[key](value)
+        except TypeError as error:
+            raise ProfileError(f"{where}: {key} is {value!r}: {error}") from error
+        fields.update(_field(key, checked, tokens, where))
+    return fields
 
 
-def _is_hermes(text: str) -> bool:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return False
-    return (
-        isinstance(value, Mapping)
-        and value.get("name") == "probe_tool"
-        and value.get("arguments") == {"probe_key": _WORD}
-    )
+def _field(key: str, value: Any, tokens: Tokens, where: str) -> dict[str, Any]:
+    if key in ("turn_close", "calls_close"):
+        return {f"{key}_text": value, f"{key}_ids": tuple(tokens.encode(value, (), "\0")[0].tolist())}
+    if key == "sampled_close":
+        return {"sampled_close_text": value}
+    if key == "stops":
+        return {"stop_ids": tuple(_id(text, tokens, f"{where}: {key}") for text in value)}
+    if key == "closing_stops":
+        named = f"{where}: {key}"
+        pairs = tuple((_id(a, tokens, named), _id(b, tokens, named)) for a, b in value.items())
+        return {"closing_stops": pairs}
+    if key == "not_appendable":
+        return {"not_appendable": MappingProxyType(value)}
+    return {key: value}
+
+
+def _id(text: str, tokens: Tokens, where: str) -> int:
+    found = tokens.id_of(text)
+    if found is None:
+        raise ProfileError(f"{where} names {text!r}, which is no token of this tokenizer")
+    return found

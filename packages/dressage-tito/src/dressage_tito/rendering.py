@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dressage_tito.marking import (
     Marker,
@@ -37,11 +38,11 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """A template with what content must not spell (``literals``) and the key that carries reasoning."""
+    """A template with what content must not spell (``literals``) and what is known of its family."""
 
     template: ChatTemplate
     literals: re.Pattern[str]
-    reasoning_field: str
+    profile: Profile
 
     def render(
         self,
@@ -59,7 +60,7 @@ class Renderer:
         marks = choose_marks(conversation_texts(messages, tools))
         if marks is None:
             return Refusal("marks_exhausted", "the conversation uses every character that could mark content")
-        marker = Marker(marks, self.literals, self.reasoning_field)
+        marker = self._marker(marks, self.literals)
         head = [*marker.messages(before[:-1], marked=False), *_cut(marker, before[-1:])]
         escaped_tools = marker.tools(tools)
         try:
@@ -77,37 +78,83 @@ class Renderer:
         return self._located(marker, messages, bare, marked)
 
     def tail(
-        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, profile: Profile
+        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json
     ) -> Rendered | Refusal:
         """What the template prints after an earlier assistant turn's own text, for these messages.
 
         The turn's closing comes first. The history before it is a dummy: two short messages.
         """
+        profile = self.profile
         dummy = _dummy(appended, with_calls=profile.calls_before_tool)
         rendered = self.render(appended, tools if profile.tools_in_tail else None, kwargs, before=dummy)
         if isinstance(rendered, Refusal):
             return rendered
-        position = rendered.text.find(rendered.marks.cut)
+        position = rendered.text.rfind(rendered.marks.cut)
         if position < 0:
             return Refusal(
                 "template_shape", "the chat template does not print the turn before what is appended"
             )
+        if any(start <= position for start, _ in rendered.spans):
+            return Refusal(
+                "template_rewrites_history",
+                "the chat template prints an appended message before the turn that it follows",
+            )
         tail = rendered.after(position + 1)
         if not dummy[-1].tool_calls:
             return tail
-        close = tail.text.find(profile.turn_close_text)
-        if close < 0:
+        if not tail.text.startswith(profile.call_suffix):
             return Refusal("template_shape", "the chat template does not close a turn of tool calls")
-        return tail.after(close)
+        return tail.after(len(profile.call_suffix))
+
+    def keeps(
+        self,
+        appended: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        kwargs: Json,
+        *,
+        reasoning: bool,
+    ) -> bool:
+        """Whether the template leaves an earlier turn, with or without reasoning, as it was sampled."""
+        word = "Xq7dressage"
+        dummy = [
+            Message("user", "hi"),
+            replace(
+                _dummy(appended, with_calls=self.profile.calls_before_tool)[-1],
+                reasoning=word if reasoning else "",
+            ),
+        ]
+        try:
+            prompt = self.reference(dummy[:1], tools, kwargs, generation=True)
+            text = self.reference([*dummy, *appended], tools, kwargs, generation=True)
+        except RenderError:
+            return False
+        return text.startswith(prompt) and (not reasoning or word in text)
+
+    def user_opening(self, kwargs: Json) -> str:
+        """What a later user message begins with: header text of which a control literal is part."""
+        word = "Xq7dressage"
+        turn = [Message("user", "hi"), Message("assistant", "ok"), Message("user", word)]
+        try:
+            text = self.reference(turn, None, kwargs, generation=True)
+        except RenderError:
+            return ""
+        tail = text.rpartition(word)[0].rpartition("ok")[2]
+        return tail.removeprefix(self.profile.turn_close_text)
 
     def reference(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, *, generation: bool
     ) -> str:
         """The template's own render, nothing escaped or marked. Raises RenderError."""
-        marker = Marker(Marks("", "", "", ""), re.compile("(?!)"), self.reasoning_field)
-        return self.template.render(
+        marker = self._marker(Marks("", "", "", ""), re.compile("(?!)"))
+        text = self.template.render(
             marker.messages(messages, marked=False), marker.tools(tools), generation=generation, kwargs=kwargs
         )
+        if self.profile.trailing_prompt and not generation:
+            return text.removesuffix(self.profile.generation_prompt)
+        return text
+
+    def _marker(self, marks: Marks, literals: re.Pattern[str]) -> Marker:
+        return Marker(marks, literals, self.profile.reasoning_field, self.profile.arguments_as)
 
     def _located(
         self, marker: Marker, messages: Sequence[Message], bare: str, marked: str
@@ -116,11 +163,11 @@ class Renderer:
         contents = [marker.escape(message.content) for message in messages]
         wanted = [(index, text.strip()) for index, text in enumerate(contents) if text.strip()]
         filled = [contents[index] for index, _ in wanted]
-        missing = find_in_order(marked, [f"{marks.start}{text}{marks.end}" for _, text in wanted])
+        missing = find_in_order(marked, [_forms(text, marks.start, marks.end) for _, text in wanted])
         text, spans = unmark(marked, marks)
         if text != bare:
             # The template looks at how content begins or ends: find content in the render without marks.
-            found = find_in_order(bare, [text for _, text in wanted])
+            found = find_in_order(bare, [_forms(text) for _, text in wanted])
             if not isinstance(found, int):
                 return Rendered(bare, tuple(widen(bare, found, filled)), marks)
             missing = found
@@ -133,13 +180,22 @@ class Renderer:
         return Rendered(text, tuple(widen(text, spans, filled)), marks)
 
 
+def _forms(text: str, before: str = "", after: str = "") -> tuple[str, ...]:
+    """A content as a template may print it: as it is, or inside a JSON string."""
+    plain = f"{before}{text}{after}"
+    inside = f"{before}{json.dumps(text, ensure_ascii=False)[1:-1]}{after}"
+    return (plain,) if inside == plain else (plain, inside)
+
+
 def _dummy(appended: Sequence[Message], *, with_calls: bool) -> list[Message]:
     """A user message and an assistant turn (with the calls that leading tool messages answer)."""
     calls: list[ToolCall] = []
     for message in appended if with_calls else ():
         if message.role != "tool":
             break
-        calls.append(ToolCall(message.tool_call_id or "call00001", message.name or "f", {"x": ""}, ""))
+        calls.append(
+            ToolCall(message.tool_call_id or "call00001", message.name or "f", {"x": ""}, '{"x": ""}')
+        )
     return [Message("user", "hi"), Message("assistant", "" if calls else "ok", tool_calls=tuple(calls))]
 
 
@@ -151,6 +207,11 @@ def _cut(marker: Marker, last: Sequence[Message]) -> list[Json]:
         if not calls:
             result.append({**message, "content": message["content"] + marker.marks.cut})
             continue
-        function = {**calls[-1]["function"], "arguments": {"x": marker.marks.cut}}
+        arguments = calls[-1]["function"]["arguments"]
+        cut = marker.marks.cut
+        function = {
+            **calls[-1]["function"],
+            "arguments": f'{{"x": "{cut}"}}' if isinstance(arguments, str) else {"x": cut},
+        }
         result.append({**message, "tool_calls": [*calls[:-1], {**calls[-1], "function": function}]})
     return result

@@ -2,7 +2,7 @@
 
 Every added token of at least two visible characters is a *control literal* (``<|im_end|>``, and also those
 that a tokenizer does not call special, such as ``<tool_call>`` or ``<think>``): its id stands for structure,
-so it may come from a template's frame only.
+so it may come from a template's frame only. HTML tags that a tokenizer does not call special are plain text.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ from dressage_tito.unbreakable import UnbreakableTokenError
 Span = tuple[int, int]
 Json = Mapping[str, Any]
 
+_BLANKS = " \t\n\r\u2581"
+"""Blank space; U+2581 is how SentencePiece writes a blank."""
+_MARKUP = re.compile(
+    r"</?(?:a|b|blockquote|br|caption|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|s|small|span|strike|strong|sub|sup"
+    r"|table|tbody|td|tfoot|th|thead|tr|u|ul)>"
+)
+"""HTML that people write: some vocabularies (Gemma's) add such tags, and they stand for no structure."""
 _FRAME_RUNS = 256
 _FRAME_RUN_CHARS = 256
 """Short runs of a template's frame come again on every turn: so many are remembered."""
@@ -35,8 +42,8 @@ class Tokens:
 
     def __init__(self, folder: TokenizerFolder, *, threads: bool = False) -> None:
         added: list[dict[str, Any]] = folder.tokenizer["added_tokens"]
-        control = [item for item in added if _is_control(str(item["content"]))]
-        plain = [item for item in added if not _is_control(str(item["content"]))]
+        control = [item for item in added if _is_control(item)]
+        plain = [item for item in added if not _is_control(item)]
         self.control_ids: dict[str, int] = {str(item["content"]): int(item["id"]) for item in control}
         self.special_ids: dict[int, str] = {
             int(item["id"]): str(item["content"]) for item in control if item.get("special")
@@ -217,8 +224,11 @@ def _is_byte_level(tokenizer: Json) -> bool:
     )
 
 
-def _is_control(literal: str) -> bool:
-    return len(literal.strip()) >= 2
+def _is_control(item: Mapping[str, Any]) -> bool:
+    literal = str(item["content"])
+    if len(literal.strip(_BLANKS)) < 2:
+        return False
+    return bool(item.get("special")) or not _MARKUP.fullmatch(literal)
 
 
 def _literal_pattern(added: list[dict[str, Any]], *, spaces: bool) -> re.Pattern[str]:

@@ -56,18 +56,16 @@ _CORPUS = (
 ) * 4
 
 
-def write_toy_tokenizer(
-    folder: str | Path, *, template: str = TEMPLATE, merges: int = 160, more_special: Sequence[str] = ()
-) -> Path:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into ``folder`` (made if missing).
+def write_tokenizer(
+    file: str | Path, *, special: Sequence[str], not_special: Sequence[str] = (), merges: int = 160
+) -> None:
+    """Write a tokenizer.json: a byte-level BPE with these control tokens, the same one each time.
 
-    ``merges`` is the number of BPE merges to learn from a built-in text; the result is the same each time.
-    ``more_special`` are special tokens beside those of ChatML.
+    ``merges`` is the number of BPE merges to learn from a built-in text; ``not_special`` are added tokens
+    that the tokenizer does not call special. A stand-in where only a family's template is known.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -76,11 +74,23 @@ def write_toy_tokenizer(
         vocab_size=len(alphabet) + merges, initial_alphabet=sorted(alphabet), show_progress=False
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
-    tokenizer.add_special_tokens(
-        [AddedToken(text, normalized=False, special=True) for text in (*SPECIAL, *more_special)]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in not_special])
+    tokenizer.save(str(file))
+
+
+def write_toy_tokenizer(
+    folder: str | Path, *, template: str = TEMPLATE, merges: int = 160, more_special: Sequence[str] = ()
+) -> Path:
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into ``folder`` (made if missing).
+
+    ``merges`` as in ``write_tokenizer``; ``more_special`` are special tokens beside those of ChatML.
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(
+        path / "tokenizer.json", special=(*SPECIAL, *more_special), not_special=NOT_SPECIAL, merges=merges
     )
-    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in NOT_SPECIAL])
-    tokenizer.save(str(path / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None}
     (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (path / "chat_template.jinja").write_text(template, encoding="utf-8")
