@@ -7,14 +7,28 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from dressage_paddock import FailureClass, GradeView, Task, WhiteboxPaddock
+from dressage_paddock import (
+    AfterView,
+    BlackboxConfig,
+    BlackboxPaddock,
+    FailureClass,
+    GradePlace,
+    GradeView,
+    Hooks,
+    Inspection,
+    Opening,
+    Prepared,
+    StageView,
+    Task,
+    WhiteboxPaddock,
+)
 from dressage_paddock.fake import ScriptedGateway, call, say
 from dressage_sandbox import SandboxSpec
 from dressage_sandbox.fake import FakeProvider, FakeSandbox, completed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-STEPS = 120
+STEPS = 160
 """More event-loop steps than a whole rollout over these fakes takes."""
 
 
@@ -82,11 +96,38 @@ async def cancelled_at(work: Coroutine[Any, Any, Any], *steps: int) -> bool:
     return False
 
 
-async def rollout_cancelled_at(*steps: int, stubborn: bool = False) -> bool:
+async def prepare(view: StageView) -> Prepared:
+    await view.sandbox.run("install")
+    return Prepared()
+
+
+async def before(view: StageView) -> Opening:
+    await view.sandbox.write("c", b"3")
+    return Opening()
+
+
+async def after(view: AfterView) -> Inspection:
+    await view.sandbox.run("git diff")
+    return Inspection()
+
+
+HOOKS = Hooks(prepare, before, after)
+FRESH = Hooks(prepare, before, after, grade_in=GradePlace.FRESH)
+
+
+def a_paddock(kind: str, provider: FakeProvider, gateway: ScriptedGateway, http: Any) -> Any:
+    hooks = {"plain": None, "hooks": HOOKS, "fresh": FRESH, "program": FRESH}[kind]
+    if kind == "program":
+        config = BlackboxConfig(args=("agent",))
+        return BlackboxPaddock(provider, gateway, blackbox=config, hooks=hooks)
+    return WhiteboxPaddock(provider, gateway, http, hooks=hooks)
+
+
+async def rollout_cancelled_at(*steps: int, stubborn: bool = False, kind: str = "plain") -> bool:
     gateway = ScriptedGateway([call("shell", command="ls"), say("done")])
     provider = SlowProvider(stubborn=stubborn)
     task = Task("t", prompt="p", files={"a": b"1", "b": b"2"}, artifacts=("a",))
-    async with gateway.client() as http, WhiteboxPaddock(provider, gateway, http) as paddock:
+    async with gateway.client() as http, a_paddock(kind, provider, gateway, http) as paddock:
         cancelled = await cancelled_at(paddock.run(task, grade), *steps)
         assert paddock.live_leases == 0, steps
     assert provider.live == [], steps
@@ -97,17 +138,22 @@ async def rollout_cancelled_at(*steps: int, stubborn: bool = False) -> bool:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-async def test_p7_a_rollout_cancelled_at_any_step_leaves_nothing(stubborn):
-    outcomes = [await rollout_cancelled_at(step, stubborn=stubborn) for step in range(STEPS)]
+@pytest.mark.parametrize("kind", ["plain", "hooks", "fresh", "program"])
+async def test_p7_a_rollout_cancelled_at_any_step_leaves_nothing(kind, stubborn):
+    outcomes = [await rollout_cancelled_at(step, stubborn=stubborn, kind=kind) for step in range(STEPS)]
     assert outcomes[0] is True
     assert outcomes[-1] is False, "STEPS is too small: the rollout did not end"
     assert sum(outcomes) > 30
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 90), min_size=2, max_size=4), st.booleans())
-def test_p7_a_rollout_cancelled_again_while_it_cleans_up_leaves_nothing(steps, stubborn):
-    asyncio.run(rollout_cancelled_at(*steps, stubborn=stubborn))
+@given(
+    st.lists(st.integers(0, 90), min_size=2, max_size=4),
+    st.booleans(),
+    st.sampled_from(["plain", "hooks", "fresh", "program"]),
+)
+def test_p7_a_rollout_cancelled_again_while_it_cleans_up_leaves_nothing(steps, stubborn, kind):
+    asyncio.run(rollout_cancelled_at(*steps, stubborn=stubborn, kind=kind))
 
 
 async def test_an_error_of_the_block_leaves_nothing_and_is_not_swallowed(fakes):

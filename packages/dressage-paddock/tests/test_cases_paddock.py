@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from dressage_paddock import (
     FailureClass,
+    GradePlace,
     GradeView,
+    Hooks,
     InfrastructureError,
     PaddockConfig,
     Task,
@@ -17,6 +19,7 @@ from dressage_paddock import (
     run_with_retries,
 )
 from dressage_paddock.fake import ScriptedGateway, call, say
+from dressage_paddock.lease import TERMINATE_ATTEMPTS
 from dressage_sandbox import InvalidSpec, SandboxGone, SandboxSpec, SandboxStartFailed
 from dressage_sandbox.fake import FakeProvider, FakeSandbox, completed
 
@@ -268,3 +271,35 @@ async def test_c30_with_text_calls_the_output_that_comes_back_as_a_user_message_
     result = await parts.paddock.run(TASK)
     assert [m.role for m in result.transcript] == ["user", "assistant", "user", "assistant"]
     assert "42" not in result.model_text
+
+
+async def test_c56_a_rollout_of_the_same_id_may_begin_while_the_former_one_is_still_ending(fakes):
+    provider = HangingProvider(hang=True)
+    parts = fakes([say("done")], provider=provider, config=PaddockConfig(cleanup_s=0.05))
+    first = await parts.paddock.run(TASK, rollout_id="same")
+    second = await parts.paddock.run(TASK, good, rollout_id="same")
+    assert (first.failure_class, second.reward) == (FailureClass.COMPLETED, 1.0)
+    assert first.session_id != second.session_id
+    assert len({s.id for s in provider.created}) == 2
+    assert parts.paddock.live_leases == 2
+    provider.gate.set()
+    await parts.paddock.aclose()
+    assert [s.terminated for s in provider.created] == [True, True]
+    parts.assert_nothing_left()
+
+
+async def test_c56_a_rollout_that_nobody_enters_holds_nothing(fakes):
+    parts = fakes([say("done")])
+    parts.paddock.rollout(TASK)
+    assert (parts.provider.created, parts.gateway.sessions, parts.paddock.live_leases) == ([], {}, 0)
+
+
+async def test_c56_both_sandboxes_of_a_rollout_end_though_the_first_end_of_one_failed(fakes):
+    provider = HangingProvider(failures=TERMINATE_ATTEMPTS)
+    events = []
+    hooks = Hooks(grade=good, grade_in=GradePlace.FRESH)
+    parts = fakes([say("done")], provider=provider, hooks=hooks, on_event=events.append)
+    result = await parts.paddock.run(TASK)
+    assert (result.reward, [e.name for e in events].count("cleanup_failed")) == (1.0, 1)
+    assert [s.terminated for s in provider.created] == [True, True]
+    parts.assert_nothing_left()
