@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from dressage_tito import ChatCodec, ParsedTurn, coerce_arguments
 from dressage_tito.fuzz import TOOLS
+from dressage_tito.grammars import GRAMMARS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +26,80 @@ SCHEMA = {
         "l": {"type": "array", "items": {"type": "integer"}},
     },
 }
+THINK = ("<think>", "</think>")
 TYPED = [{"type": "function", "function": {"name": "typed", "parameters": SCHEMA}}]
+
+
+Values = dict[str, str]
+
+
+def _json(values: Values) -> str:
+    return json.dumps(values, ensure_ascii=False)
+
+
+def _tags(form: str, values: Values) -> str:
+    return "".join(form.format(key, value) for key, value in values.items())
+
+
+WRITTEN: dict[str, Callable[[str, Values], str]] = {
+    "hermes": lambda name, values: _call(name, _json(values)),
+    "qwen3_coder": lambda name, values: (
+        f"<tool_call>\n<function={name}>\n"
+        + _tags("<parameter={}>\n{}\n</parameter>\n", values)
+        + "</function>\n</tool_call>"
+    ),
+    "glm": lambda name, values: (
+        f"<tool_call>{name}\n"
+        + _tags("<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n", values)
+        + "</tool_call>"
+    ),
+    "minimax_m2": lambda name, values: (
+        f'<minimax:tool_call>\n<invoke name="{name}">\n'
+        + _tags('<parameter name="{}">{}</parameter>\n', values)
+        + "</invoke>\n</minimax:tool_call>"
+    ),
+    "deepseek_dsml": lambda name, values: (
+        f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="{name}">\n'
+        + _tags('<｜DSML｜parameter name="{}" string="true">{}</｜DSML｜parameter>\n', values)
+        + "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+    ),
+    "deepseek_v3": lambda name, values: (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{_json(values)}\n```"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    "deepseek_v3_1": lambda name, values: (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{_json(values)}"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    "kimi_k2": lambda name, values: (
+        f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
+        f"{_json(values)}<|tool_call_end|><|tool_calls_section_end|>"
+    ),
+    "harmony": lambda name, values: (
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{_json(values)}<|call|>"
+    ),
+    "mistral": lambda name, values: (
+        f'[TOOL_CALLS][{{"name": "{name}", "arguments": {_json(values)}, "id": "abcdefghi"}}]'
+    ),
+    "llama3_json": lambda name, values: f'{{"name": "{name}", "parameters": {_json(values)}}}',
+    "gemma4": lambda name, values: (
+        f"<|tool_call>call:{name}{{" + _tags('{}:<|"|>{}<|"|>,', values).removesuffix(",") + "}<tool_call|>"
+    ),
+    "lfm2": lambda name, values: (
+        f"<|tool_call_start|>[{name}(" + _tags("{}='{}', ", values).removesuffix(", ") + ")]<|tool_call_end|>"
+    ),
+    "cohere": lambda name, values: (
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "'
+        f'{name}", "parameters": {_json(values)}}}\n]<|END_ACTION|>'
+    ),
+}
+"""A call whose values are texts, as each grammar writes it."""
+
+
+def _speaking(codec: ChatCodec, grammar: str) -> ChatCodec:
+    return codec.with_profile(
+        replace(codec.profile, tool_grammar=grammar, reasoning_tags=None if grammar == "harmony" else THINK)
+    )
 
 
 def _parse(codec: ChatCodec, text: str, finish_reason: str = "stop") -> ParsedTurn:
@@ -104,6 +180,80 @@ def test_c28_every_split_of_the_text_into_ids_parses_the_same(toy: ChatCodec, si
     assert toy.parse(ids, reasoning_open=False, finish_reason="stop", tools=TYPED) == whole
     assert whole.content == "Look at café 👩‍👩‍👧"
     assert whole.tool_calls[0].arguments == {"n": 7, "code": "</tool_call> é"}
+
+
+def test_every_grammar_is_written_here() -> None:
+    assert sorted(WRITTEN) == sorted(GRAMMARS)
+
+
+@pytest.mark.parametrize("grammar", sorted(WRITTEN))
+def test_c28_every_grammar_types_a_text_by_the_schema(toy: ChatCodec, grammar: str) -> None:
+    codec = _speaking(toy, grammar)
+    values = {"n": "7", "ok": "True", "code": "00917", "any": "1e3", "u": "x"}
+    (call,) = _parse(codec, WRITTEN[grammar]("typed", values)).tool_calls
+    assert call.arguments == {"n": 7, "ok": True, "code": "00917", "any": "1e3", "u": "x"}
+    assert [type(value) for value in call.arguments.values()] == [int, bool, str, str, str]
+    assert coerce_arguments(json.loads(call.arguments_text), SCHEMA)[0] == call.arguments
+    for name, text in (("n", "7.5"), ("n", "020"), ("ok", "yes"), ("f", "1e999")):
+        turn = _parse(codec, WRITTEN[grammar]("typed", {name: text}))
+        assert turn.tool_calls[0].arguments == {name: text}
+        assert json.loads(turn.tool_calls[0].arguments_text) == {name: text}
+        assert [warning.partition(":")[0] for warning in turn.warnings] == ["argument_type"]
+
+
+@given(grammar=st.sampled_from(sorted(WRITTEN)), sizes=st.lists(st.integers(1, 5), max_size=60))
+@settings(max_examples=60)
+def test_c28_every_grammar_parses_every_split_the_same(
+    toy: ChatCodec, grammar: str, sizes: list[int]
+) -> None:
+    codec = _speaking(toy, grammar)
+    text = WRITTEN[grammar]("typed", {"n": "7", "ok": "true", "code": "é 👩‍👩‍👧"})
+    ids: list[int] = []
+    position = 0
+    for size in sizes:
+        ids += toy.encode_plain(text[position : position + size])
+        position += size
+    ids += toy.encode_plain(text[position:])
+    turn = codec.parse(ids, reasoning_open=False, finish_reason="stop", tools=TYPED)
+    assert turn == _parse(codec, text)
+    assert turn.tool_calls[0].arguments == {"n": 7, "ok": True, "code": "é 👩‍👩‍👧"}
+
+
+@pytest.mark.parametrize("grammar", sorted(WRITTEN))
+def test_e09_every_grammar_forwards_a_call_to_a_tool_that_was_not_offered(
+    toy: ChatCodec, grammar: str
+) -> None:
+    turn = _parse(_speaking(toy, grammar), WRITTEN[grammar]("Read", {"file": "a"}))
+    assert [(call.name, call.arguments) for call in turn.tool_calls] == [("Read", {"file": "a"})]
+    assert (turn.content, json.loads(turn.tool_calls[0].arguments_text)) == ("", {"file": "a"})
+
+
+@pytest.mark.parametrize("grammar", sorted(WRITTEN))
+@pytest.mark.parametrize("finish_reason", ["length", "abort"])
+def test_a_cut_call_is_content_in_every_grammar(toy: ChatCodec, grammar: str, finish_reason: str) -> None:
+    codec = _speaking(toy, grammar)
+    text = WRITTEN[grammar]("typed", {"code": "rm -rf build"})
+    for size in range(1, text.index("build") + 3):
+        turn = _parse(codec, text[:size], finish_reason)
+        assert (turn.content, turn.tool_calls) == (text[:size], ())
+    assert turn.warnings
+
+
+@pytest.mark.parametrize("grammar", sorted(WRITTEN))
+def test_without_offered_tools_no_grammar_calls(toy: ChatCodec, grammar: str) -> None:
+    text = WRITTEN[grammar]("typed", {"code": "x"})
+    turn = _speaking(toy, grammar).parse(
+        toy.encode_sample(text), reasoning_open=False, finish_reason="stop", tools=None
+    )
+    assert (turn.content, turn.tool_calls) == (text, ())
+    assert turn.warnings[0].startswith("tool_call_without_tools")
+
+
+def test_c31_the_id_that_a_model_wrote_is_the_call_s_id(toy: ChatCodec) -> None:
+    turn = _parse(_speaking(toy, "kimi_k2"), WRITTEN["kimi_k2"]("read", {}))
+    assert [(call.id, call.name) for call in turn.tool_calls] == [("functions.read:0", "read")]
+    turn = _parse(_speaking(toy, "mistral"), WRITTEN["mistral"]("read", {}))
+    assert [(call.id, call.name) for call in turn.tool_calls] == [("abcdefghi", "read")]
 
 
 def test_c31_an_id_that_the_prompt_prints_is_printed_as_it_was_given(toy: ChatCodec) -> None:
