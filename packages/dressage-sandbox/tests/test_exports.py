@@ -9,10 +9,11 @@ import dressage_sandbox
 def test_the_public_names() -> None:
     assert sorted(dressage_sandbox.__all__) == [
         "ArgumentTooLong", "BubblewrapMissing", "BubblewrapProvider", "BubblewrapSandbox", "Capabilities",
-        "DirEntry", "InvalidSpec", "LimitNotEnforceable", "Limits", "Mount", "NotARegularFile",
-        "PooledProvider", "ProviderUnavailable", "RunResult", "Sandbox", "SandboxError", "SandboxFileError",
-        "SandboxFileNotFound", "SandboxGone", "SandboxProvider", "SandboxSpec", "SandboxStartFailed",
-        "UserNamespacesForbidden",
+        "DirEntry", "Endpoint", "Feature", "FileTooLarge", "Full", "InvalidSpec", "LimitNotEnforceable",
+        "Limits", "Mount", "NotARegularFile", "OnOutput", "PooledProvider", "ProviderUnavailable",
+        "RunResult", "Sandbox", "SandboxError", "SandboxFileError", "SandboxFileNotFound", "SandboxGone",
+        "SandboxProvider", "SandboxSpec", "SandboxStartFailed", "Service", "Snapshot", "Status",
+        "Unsupported", "UserNamespacesForbidden",
     ]  # fmt: skip
     assert all(hasattr(dressage_sandbox, name) for name in dressage_sandbox.__all__)
 

@@ -3,6 +3,8 @@
 from .errors import (
     ArgumentTooLong,
     BubblewrapMissing,
+    FileTooLarge,
+    Full,
     InvalidSpec,
     LimitNotEnforceable,
     NotARegularFile,
@@ -12,11 +14,26 @@ from .errors import (
     SandboxFileNotFound,
     SandboxGone,
     SandboxStartFailed,
+    Unsupported,
     UserNamespacesForbidden,
 )
 from .pool import PooledProvider
 from .probe import Capabilities
-from .protocol import DirEntry, Limits, Mount, RunResult, Sandbox, SandboxProvider, SandboxSpec
+from .protocol import (
+    DirEntry,
+    Endpoint,
+    Feature,
+    Limits,
+    Mount,
+    OnOutput,
+    RunResult,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+    Service,
+    Snapshot,
+    Status,
+)
 from .provider import BubblewrapProvider
 from .sandbox import BubblewrapSandbox
 
@@ -27,11 +44,16 @@ __all__ = [
     "BubblewrapSandbox",
     "Capabilities",
     "DirEntry",
+    "Endpoint",
+    "Feature",
+    "FileTooLarge",
+    "Full",
     "InvalidSpec",
     "LimitNotEnforceable",
     "Limits",
     "Mount",
     "NotARegularFile",
+    "OnOutput",
     "PooledProvider",
     "ProviderUnavailable",
     "RunResult",
@@ -43,5 +65,9 @@ __all__ = [
     "SandboxProvider",
     "SandboxSpec",
     "SandboxStartFailed",
+    "Service",
+    "Snapshot",
+    "Status",
+    "Unsupported",
     "UserNamespacesForbidden",
 ]

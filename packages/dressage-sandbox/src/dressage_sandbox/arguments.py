@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from .errors import InvalidSpec
+from .errors import InvalidSpec, Unsupported
 from .interpreter import Interpreter
-from .protocol import Limits, SandboxSpec
+from .protocol import Feature, Limits, SandboxSpec
 from .relay import parse_address
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "DEFAULT_PATH",
     "Arguments",
     "base_env",
+    "check_features",
     "check_spec",
     "check_variable",
     "rlimits",
@@ -100,6 +101,24 @@ def check_spec(spec: SandboxSpec) -> None:
         check_variable(key, value)
     if spec.relay is not None:
         parse_address(spec.relay)
+
+
+def check_features(spec: SandboxSpec, features: frozenset[Feature], provider: str) -> None:
+    """Refuse what a provider with these features would have to ignore. For providers of any kind.
+
+    Raises:
+        Unsupported: names the field.
+    """
+    asked = {
+        Feature.RELAY: ("relay", spec.relay is not None),
+        Feature.EGRESS: ("egress", bool(spec.egress)),
+        Feature.MOUNTS: ("mounts", bool(spec.mounts)),
+        Feature.ROOT: ("root", spec.root is not None),
+        Feature.SNAPSHOTS: ("snapshot", spec.snapshot is not None),
+    }
+    for feature, (field_name, wanted) in asked.items():
+        if wanted and feature not in features:
+            raise Unsupported(f"{field_name}: {provider} cannot honour it; leave it out")
 
 
 def check_variable(key: str, value: str) -> None:

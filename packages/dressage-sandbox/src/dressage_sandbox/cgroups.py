@@ -15,7 +15,7 @@ from pathlib import Path
 from .errors import LimitNotEnforceable
 from .protocol import Limits
 
-__all__ = ["Cgroups", "detect", "kill_group", "remove_group"]
+__all__ = ["Cgroups", "detect", "kill_group", "remove_group", "usage"]
 
 _PERIOD_US = 100_000
 _PATIENCE_S = 1.0
@@ -114,6 +114,16 @@ def kill_group(folders: Iterable[Path]) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+
+
+def usage(folders: Iterable[Path]) -> tuple[int | None, int | None]:
+    """Bytes and processes of a group now; None for what no controller counts here."""
+    found: dict[str, int] = {}
+    for folder in folders:
+        for name in ("memory.current", "memory.usage_in_bytes", "pids.current"):
+            with contextlib.suppress(OSError, ValueError):  # not this controller's
+                found[name.partition(".")[0]] = int((folder / name).read_text())
+    return found.get("memory"), found.get("pids")
 
 
 async def remove_group(folders: Iterable[Path]) -> list[Path]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from .errors import SandboxGone, file_error
 from .inside import wire
+from .protocol import OnOutput
 
 __all__ = ["Call", "Channel"]
 
@@ -26,6 +27,9 @@ class Call:
     done: asyncio.Future[bytes]
     parts: dict[int, list[bytes]] = field(default_factory=dict)
     size: int = 0
+    on_output: OnOutput | None = None
+    started: asyncio.Future[None] | None = None
+    """Resolved when the agent says that a service runs."""
 
     def joined(self, kind: int) -> bytes:
         """All bytes that came in frames of this kind."""
@@ -154,8 +158,23 @@ class Channel(asyncio.Protocol):
             call.done.exception()
         elif kind in _LAST:
             call.done.set_result(body)
+        elif kind in (wire.LIVE_OUT, wire.LIVE_ERR):
+            self._hand_on(call, kind, body)
+        elif kind == wire.STARTED:
+            if call.started is not None and not call.started.done():
+                call.started.set_result(None)
         else:
             call.size += len(body)
             if call.size > call.cap:
                 raise ValueError(f"an answer of more than {call.cap} bytes")
             call.parts.setdefault(kind, []).append(body)
+
+    def _hand_on(self, call: Call, kind: int, body: bytes) -> None:
+        if call.on_output is None:
+            raise ValueError("live output that nobody asked for")
+        try:
+            call.on_output("stdout" if kind == wire.LIVE_OUT else "stderr", body)
+        except Exception as error:  # noqa: BLE001 - the caller's own: it ends the caller's call, and no other
+            call.done.set_exception(error)
+            call.done.exception()
+            self.send(wire.CANCEL, call)

@@ -8,12 +8,15 @@
     ├── ProviderUnavailable (RuntimeError)    no sandbox can be made on this machine; says how to fix it
     │   ├── BubblewrapMissing
     │   └── UserNamespacesForbidden
+    ├── Unsupported (NotImplementedError)     a feature that this provider does not have; says which
+    ├── Full (RuntimeError)                   admission refused: no room now, or none within the deadline
     ├── LimitNotEnforceable (RuntimeError)    a limit that was asked for by name and cannot be held here
     ├── SandboxStartFailed (RuntimeError)     this one could not be made; another attempt may succeed
     ├── SandboxGone (ConnectionError)         it has ended: terminated, expired, or died
     └── SandboxFileError (OSError)            a file operation inside, with the errno of the inside
         ├── SandboxFileNotFound (FileNotFoundError)
-        └── NotARegularFile
+        ├── NotARegularFile
+        └── FileTooLarge                      longer than the caller takes
 
 All keep their standard parents and survive pickling.
 """
@@ -26,6 +29,8 @@ import os
 __all__ = [
     "ArgumentTooLong",
     "BubblewrapMissing",
+    "FileTooLarge",
+    "Full",
     "InvalidSpec",
     "LimitNotEnforceable",
     "NotARegularFile",
@@ -35,6 +40,7 @@ __all__ = [
     "SandboxFileNotFound",
     "SandboxGone",
     "SandboxStartFailed",
+    "Unsupported",
     "UserNamespacesForbidden",
 ]
 
@@ -63,6 +69,14 @@ class UserNamespacesForbidden(ProviderUnavailable):
     """The kernel or the container refuses user namespaces; the message says how to allow them."""
 
 
+class Unsupported(SandboxError, NotImplementedError):  # noqa: N818
+    """This provider does not have that feature; the message names it, and a provider or way that has."""
+
+
+class Full(SandboxError, RuntimeError):  # noqa: N818
+    """No room for another sandbox: the queue is full, or the deadline passed in it. Try later."""
+
+
 class LimitNotEnforceable(SandboxError, RuntimeError):  # noqa: N818
     """A limit was asked for by name that nothing on this machine can hold."""
 
@@ -87,6 +101,10 @@ class NotARegularFile(SandboxFileError):  # noqa: N818
     """A FIFO, socket, device or folder where a regular file is needed."""
 
 
+class FileTooLarge(SandboxFileError):  # noqa: N818
+    """A file that is longer than the caller takes (EFBIG)."""
+
+
 def file_error(code: int, path: str) -> SandboxFileError:
     """The error for an ``errno`` that the inside answered for ``path``."""
     if code in (codes.ENOENT, codes.ENOTDIR):
@@ -95,4 +113,6 @@ def file_error(code: int, path: str) -> SandboxFileError:
         return NotARegularFile(code, "not a regular file", path)
     if code == codes.EISDIR:
         return NotARegularFile(code, os.strerror(code), path)
+    if code == codes.EFBIG:
+        return FileTooLarge(code, os.strerror(code), path)
     return SandboxFileError(code, os.strerror(code), path)

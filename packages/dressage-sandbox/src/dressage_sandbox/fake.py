@@ -5,18 +5,34 @@ Files are a dictionary; commands answer what a script says.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import inspect
 import itertools
+import math
 import os
 import posixpath
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from .errors import SandboxGone, file_error
-from .protocol import MIB, DirEntry, RunResult, SandboxSpec
+from .arguments import check_features
+from .errors import FileTooLarge, InvalidSpec, SandboxGone, Unsupported, file_error
+from .protocol import (
+    GIB,
+    MIB,
+    DirEntry,
+    Endpoint,
+    Feature,
+    OnOutput,
+    RunResult,
+    SandboxSpec,
+    Snapshot,
+    Status,
+)
 
-__all__ = ["FakeProvider", "FakeSandbox", "Invocation", "Script", "completed"]
+__all__ = ["FakeProvider", "FakeSandbox", "FakeService", "Invocation", "Script", "completed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,33 @@ def completed(
     return RunResult(exit_code, out, err, len(out), len(err), timed_out, 0.0)
 
 
+_STOPPED = 143
+
+
+class FakeService:
+    """See ``protocol.Service``: it runs for as long as the script takes to answer."""
+
+    def __init__(self, number: int, work: Awaitable[RunResult]) -> None:
+        self.id = f"service-{number}"
+        self._task = asyncio.ensure_future(work)
+
+    @property
+    def running(self) -> bool:
+        """Whether the script has not answered yet."""
+        return not self._task.done()
+
+    async def wait(self, timeout_s: float | None = None) -> RunResult:
+        """What the script answered."""
+        async with asyncio.timeout(timeout_s):
+            await asyncio.wait({self._task})
+        return completed(exit_code=_STOPPED) if self._task.cancelled() else self._task.result()
+
+    async def stop(self, *, grace_s: float = 2.0) -> RunResult:
+        """Cancel the script."""
+        self._task.cancel()
+        return await self.wait()
+
+
 @dataclass
 class FakeSandbox:
     """See ``protocol.Sandbox``. ``calls`` lists what was run; ``files`` maps absolute paths to content."""
@@ -53,6 +96,11 @@ class FakeSandbox:
     calls: list[Invocation] = field(default_factory=list)
     terminated: bool = False
     on_end: Callable[[FakeSandbox], None] = lambda sandbox: None
+    on_snapshot: Callable[[FakeSandbox], Snapshot] | None = None
+    services: list[FakeService] = field(default_factory=list)
+    created: float = field(default_factory=time.monotonic)
+    ttl_s: float = math.inf
+    """What ``renew`` was last called with."""
 
     @property
     def relay_url(self) -> str | None:
@@ -68,13 +116,35 @@ class FakeSandbox:
         stdin: bytes = b"",
         timeout_s: float | None = None,
         output_bytes: int | None = None,
+        on_output: OnOutput | None = None,
     ) -> RunResult:
-        """What the script answers."""
+        """What the script answers, handed to ``on_output`` in one piece."""
         self._check()
         invocation = Invocation(command, cwd, dict(env or {}), stdin, timeout_s)
         self.calls.append(invocation)
         answer = self.script(self, invocation)
-        return await answer if inspect.isawaitable(answer) else answer
+        result = await answer if inspect.isawaitable(answer) else answer
+        if on_output is not None and result.stdout:
+            on_output("stdout", result.stdout)
+        if on_output is not None and result.stderr:
+            on_output("stderr", result.stderr)
+        return result
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_bytes: int | None = None,
+        on_output: OnOutput | None = None,
+    ) -> FakeService:
+        """Call the script in the background."""
+        self._check()
+        work = self.run(command, cwd=cwd, env=env, stdin=stdin, on_output=on_output)
+        self.services.append(FakeService(len(self.services) + 1, work))
+        return self.services[-1]
 
     async def read(self, path: str, *, offset: int = 0, max_bytes: int = MIB) -> bytes:
         """A part of a file."""
@@ -101,10 +171,49 @@ class FakeSandbox:
             raise file_error(errno.ENOTDIR if full in self.files else errno.ENOENT, path)
         return [entries[name] for name in sorted(entries)]
 
+    async def upload(self, source: Path, path: str, *, mode: int = 0o644) -> int:
+        """Keep a copy of a host file."""
+        if await asyncio.to_thread(source.exists) and not await asyncio.to_thread(source.is_file):
+            raise InvalidSpec(f"source: {source} is not a regular file")
+        await self.write(path, data := await asyncio.to_thread(source.read_bytes), mode=mode)
+        return len(data)
+
+    async def download(self, path: str, target: Path, *, max_bytes: int = GIB) -> int:
+        """Write a file to the host."""
+        data = await self.read(path, max_bytes=max_bytes + 1)
+        if len(data) > max_bytes:
+            raise FileTooLarge(errno.EFBIG, f"more than max_bytes={max_bytes}", path)
+        return await asyncio.to_thread(target.write_bytes, data)
+
+    async def expose(self, port: int) -> Endpoint:
+        """Nothing listens in a fake."""
+        self._check()
+        raise Unsupported("expose: a fake sandbox runs no servers; use BubblewrapProvider")
+
+    async def snapshot(self) -> Snapshot:
+        """Remember the files."""
+        self._check()
+        if self.on_snapshot is None:
+            raise Unsupported("snapshot: this fake was made without a provider")
+        return self.on_snapshot(self)
+
+    async def status(self) -> Status:
+        """Alive until terminated."""
+        why = "the sandbox was terminated" if self.terminated else ""
+        left = 0.0 if self.terminated else self.ttl_s
+        return Status(not self.terminated, why, self.spec.owner, time.monotonic() - self.created, left)
+
+    async def renew(self, ttl_s: float) -> None:
+        """Remember it; a fake does not expire."""
+        self._check()
+        self.ttl_s = ttl_s
+
     async def terminate(self) -> None:
         """No more calls are taken."""
         if not self.terminated:
             self.terminated = True
+            for service in self.services:
+                await service.stop()
             self.on_end(self)
 
     def _check(self) -> None:
@@ -145,21 +254,47 @@ class FakeProvider:
         self._files = dict(files or {})
         self._errors = list(errors)
         self._numbers = itertools.count(1)
+        self._snapshots: dict[str, dict[str, bytes]] = {}
         self.created: list[FakeSandbox] = []
         self.live: list[FakeSandbox] = []
 
+    @property
+    def features(self) -> frozenset[Feature]:
+        """No programs run in a fake, so no ports, networks or mounts; it takes a relay, and reaches none."""
+        return frozenset(
+            {Feature.STREAMS, Feature.SERVICES, Feature.SNAPSHOTS, Feature.RELAY, Feature.MOUNTS}
+        )
+
     async def create(self, spec: SandboxSpec) -> FakeSandbox:
         """A fake sandbox, or the next of ``errors``."""
+        check_features(spec, self.features, "FakeProvider")
+        if spec.snapshot is not None and spec.snapshot not in self._snapshots:
+            raise InvalidSpec(f"snapshot={spec.snapshot!r}: this provider has no such snapshot")
         if self._errors:
             raise self._errors.pop(0)
         name = f"fake-{os.getpid()}-{next(self._numbers)}"
-        sandbox = FakeSandbox(spec, self._script, name, dict(self._files), on_end=self.live.remove)
+        files = self._files | self._snapshots.get(spec.snapshot or "", {})
+        sandbox = FakeSandbox(
+            spec, self._script, name, files, on_end=self.live.remove, on_snapshot=self._keep, ttl_s=spec.ttl_s
+        )
         self.created.append(sandbox)
         self.live.append(sandbox)
         return sandbox
 
+    def _keep(self, sandbox: FakeSandbox) -> Snapshot:
+        prefix = posixpath.normpath(sandbox.spec.workdir) + "/"
+        files = {path: data for path, data in sandbox.files.items() if path.startswith(prefix)}
+        snapshot = Snapshot(f"snap-{next(self._numbers)}", sum(map(len, files.values())))
+        self._snapshots[snapshot.id] = files
+        return snapshot
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Forget it."""
+        self._snapshots.pop(snapshot_id, None)
+
     async def close(self) -> None:
         """Terminate all."""
+        self._snapshots.clear()
         for sandbox in list(self.live):
             await sandbox.terminate()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import stat
 import tempfile
@@ -21,7 +22,16 @@ from pathlib import Path
 from .cgroups import kill_group
 from .errors import SandboxStartFailed
 
-__all__ = ["Owner", "Record", "Records", "default_folder", "group_name", "start_time", "sweep"]
+__all__ = [
+    "Owner",
+    "Record",
+    "Records",
+    "default_folder",
+    "group_name",
+    "snapshot_name",
+    "start_time",
+    "sweep",
+]
 
 _CHOOSE = "choose another runtime_dir"
 
@@ -140,16 +150,28 @@ class Records:
             if _remove_groups([Path(group) for group in record.cgroups]):
                 self.drop(record.id)
                 gone.append(record.id)
-        for part in self.folder.glob("*.*-*.part"):
-            pid, started = part.name.split(".")[-2].split("-")
-            if not Owner(int(pid), int(started), _boot_id()).alive():
-                part.unlink(missing_ok=True)
+        for pattern in ("*.*-*.part", "snap-*.*-*.tar", ".snap-*.*-*.tar.*.part"):
+            for file in self.folder.glob(pattern):
+                owner = _owner_in(file.name)
+                if owner is not None and not owner.alive():
+                    file.unlink(missing_ok=True)
         return gone
 
 
 def group_name(owner: Owner, sandbox_id: str) -> str:
     """Name of a sandbox's control group: it tells the owner, should the record be lost."""
     return f"dressage-{owner.pid}-{owner.started}-{sandbox_id}"
+
+
+def snapshot_name(owner: Owner, snapshot_id: str) -> str:
+    """Name of a snapshot's file: it tells the owner."""
+    return f"{snapshot_id}.{owner.pid}-{owner.started}.tar"
+
+
+def _owner_in(name: str) -> Owner | None:
+    """The owner that a file's name tells."""
+    found = re.search(r"\.(\d+)-(\d+)\.", name)
+    return Owner(int(found[1]), int(found[2]), _boot_id()) if found else None
 
 
 def sweep(parents: Iterable[Path]) -> list[Path]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import seccomp
-from .arguments import base_env, check_spec, rlimits, sandbox_arguments
+from .arguments import base_env, check_features, check_spec, rlimits, sandbox_arguments
 from .bwrap import find_bubblewrap
 from .cgroups import Cgroups, detect
 from .channel import Channel
@@ -21,9 +21,9 @@ from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
 from .inside import wire
 from .interpreter import Interpreter, find_interpreter
 from .launch import Launcher, Process, readable
-from .owners import Owner, Record, Records, default_folder, group_name, start_time, sweep
+from .owners import Owner, Record, Records, default_folder, group_name, snapshot_name, start_time, sweep
 from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
-from .protocol import SandboxSpec
+from .protocol import Feature, SandboxSpec, Snapshot
 from .relay import Relay, parse_address
 from .sandbox import BubblewrapSandbox
 from .shelf import make_shelf
@@ -31,6 +31,7 @@ from .shelf import make_shelf
 __all__ = ["BubblewrapProvider"]
 
 _START_S = 20.0
+_ARCHIVE_ROOM = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,16 @@ class BubblewrapProvider:
         self._probing = asyncio.Lock()
         self._machine: _Machine | None = None
         self._sandboxes: dict[str, BubblewrapSandbox] = {}
+        self._snapshots: dict[str, Path] = {}
         self._cleanups: set[asyncio.Task[None]] = set()
         self._closed = False
         # A process that forgets to close() kills its sandboxes at exit all the same.
         weakref.finalize(self, _abandon, self._sandboxes)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What it can do."""
+        return frozenset(Feature) - {Feature.EGRESS, Feature.ROOT}
 
     async def probe(self) -> Capabilities:
         """Find out, once, what this machine can do, and remove what dead owners left.
@@ -117,6 +124,9 @@ class BubblewrapProvider:
             ProviderUnavailable: no sandbox can be made on this machine.
         """
         check_spec(spec)
+        check_features(spec, self.features, "BubblewrapProvider")
+        if spec.snapshot is not None:
+            self._archive_of(spec.snapshot)
         machine = await self._prepare()
         async with self._starting:
             if self._closed:
@@ -124,18 +134,20 @@ class BubblewrapProvider:
             sandbox = self._launch(machine, spec)
             try:
                 await self._connect(machine, sandbox)
+                if spec.snapshot is not None:
+                    await sandbox.unpack(self._archive_of(spec.snapshot), spec.workdir)
                 if self._closed:
                     raise SandboxStartFailed("the provider was closed meanwhile")
             except BaseException:
                 await self._clean_up(sandbox)
                 raise
-        sandbox.renew(spec.ttl_s)
+        sandbox.set_expiry(spec.ttl_s)
         return sandbox
 
     def assign(self, sandbox: BubblewrapSandbox, owner: str, ttl_s: float) -> None:
         """Give a sandbox that was made ahead of time its owner and its time to live."""
         sandbox.record = replace(sandbox.record, label=owner, ttl_s=ttl_s, created=time.time())
-        sandbox.renew(ttl_s)
+        sandbox.set_expiry(ttl_s)
         asyncio.get_running_loop().call_soon(self._record_again, sandbox)
 
     def _record_again(self, sandbox: BubblewrapSandbox) -> None:
@@ -150,7 +162,31 @@ class BubblewrapProvider:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+        for snapshot_id in list(self._snapshots):
+            await self.delete_snapshot(snapshot_id)
         self._records.tidy()
+
+    async def snapshot(self, sandbox: BubblewrapSandbox) -> Snapshot:
+        """See ``BubblewrapSandbox.snapshot``, which calls this."""
+        machine = await self._prepare()
+        snapshot_id = f"snap-{secrets.token_hex(6)}"
+        path = self._records.folder / snapshot_name(machine.owner, snapshot_id)
+        most = sandbox.spec.limits.disk_bytes * 5 // 4 + _ARCHIVE_ROOM
+        size = await sandbox.pack(sandbox.spec.workdir, path, max_bytes=most)
+        self._snapshots[snapshot_id] = path
+        return Snapshot(snapshot_id, size)
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Forget a snapshot; absent is fine."""
+        path = self._snapshots.pop(snapshot_id, None)
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+    def _archive_of(self, snapshot_id: str) -> Path:
+        try:
+            return self._snapshots[snapshot_id]
+        except KeyError:
+            raise InvalidSpec(f"snapshot={snapshot_id!r}: this provider has no such snapshot") from None
 
     def live(self) -> list[str]:
         """Ids of the sandboxes that exist now."""
@@ -181,7 +217,7 @@ class BubblewrapProvider:
                 raise SandboxStartFailed(f"{error.filename or 'start'}: {error.strerror or error}") from error
             raise
         env = base_env(spec, machine.interpreter)
-        sandbox = BubblewrapSandbox(record, spec, env, process, groups, self._ended)
+        sandbox = BubblewrapSandbox(record, spec, env, process, groups, self._ended, self.snapshot)
         self._sandboxes[sandbox_id] = sandbox
         return sandbox
 
@@ -196,23 +232,21 @@ class BubblewrapProvider:
         started = start_time(pid) or 0
         sandbox.record = replace(sandbox.record, pid=pid, started=started)
         self._records.put(sandbox.record)
-        port, listener = await _ready(process, self._configuration(machine, spec))
-        relay = None
+        servers = _servers(spec)
+        door, *listeners = await _ready(process, self._configuration(machine, spec), len(servers))
         try:
-            if spec.relay is not None:
-                if listener is None:
-                    raise SandboxStartFailed("the agent inside gave no relay socket")
-                relay = Relay(parse_address(spec.relay))
-                await relay.start(listener)
+            for server, listener in zip(servers.values(), listeners, strict=True):
+                await server.start(listener)
             channel = await Channel.open(process.control, sandbox.channel_ended)
         except BaseException:
             # Not the sandbox's yet, so its end would not reach them.
-            if relay is not None:
-                relay.stop()
-            if listener is not None:
-                listener.close()
+            for server in servers.values():
+                server.stop()
+            for passed in (door, *listeners):
+                passed.close()
             raise
-        sandbox.attach(channel, relay, port if relay else None)
+        port = wire.RELAY_PORT if wire.RELAY_PORT in servers else None
+        sandbox.attach(channel, door, tuple(servers.values()), port)
 
     def _configuration(self, machine: _Machine, spec: SandboxSpec) -> bytes:
         cgroups = machine.cgroups
@@ -222,8 +256,8 @@ class BubblewrapProvider:
             pids=not cgroups.enforces("pids") and nproc_is_per_sandbox(machine.launcher.drops_root),
         )
         pairs = [b"%d" % number for item in limits.items() for number in item]
-        relay = b"0" if spec.relay is None else b"1"
-        return wire.frame(wire.CONFIG, 0, wire.pack(os.fsencode(spec.workdir), relay, *pairs))
+        ports = b" ".join(b"%d" % port for port in _servers(spec))
+        return wire.frame(wire.CONFIG, 0, wire.pack(os.fsencode(spec.workdir), ports, *pairs))
 
     async def _clean_up(self, sandbox: BubblewrapSandbox) -> None:
         """Terminate in a task of its own: a second cancellation must not stop the first one's cleaning."""
@@ -237,24 +271,37 @@ class BubblewrapProvider:
         self._records.drop(sandbox.id)
 
 
-async def _ready(process: Process, configuration: bytes) -> tuple[int, socket.socket | None]:
-    """Wait for the agent's first frame; with a relay it brings a listening socket of the inside."""
+def _servers(spec: SandboxSpec) -> dict[int, Relay]:
+    """What listens on ports inside, by port."""
+    servers: dict[int, Relay] = {}
+    if spec.relay is not None:
+        host, port = parse_address(spec.relay)
+        servers[wire.RELAY_PORT] = Relay(lambda: asyncio.open_connection(host, port), spec.relay)
+    return servers
+
+
+async def _ready(process: Process, configuration: bytes, listeners: int) -> list[socket.socket]:
+    """Wait for the agent's first frame; it brings the door, and listening sockets of the inside."""
     with contextlib.suppress(BrokenPipeError):  # it ended already: told below
         process.control.sendall(configuration)
     if not await readable(process.control.fileno(), _START_S):
         raise SandboxStartFailed(f"the agent inside was not ready within {_START_S} s")
     try:
-        data, fds, _, _ = socket.recv_fds(process.control, wire.HEADER.size, 1)
+        data, fds, _, _ = socket.recv_fds(process.control, wire.HEADER.size, 1 + listeners)
     except ConnectionError:
         data, fds = b"", []
     if len(data) != wire.HEADER.size or wire.HEADER.unpack(data)[1] != wire.READY:
         for fd in fds:
             os.close(fd)
         raise SandboxStartFailed(f"the agent inside did not start: {await process.last_words()}")
-    if not fds:
-        return wire.RELAY_PORT, None
-    listener = socket.socket(fileno=fds[0])
-    return int(listener.getsockname()[1]), listener
+    passed = [socket.socket(fileno=fd) for fd in fds]
+    if len(passed) != 1 + listeners:
+        for each in passed:
+            each.close()
+        raise SandboxStartFailed("the agent inside gave too few sockets")
+    for each in passed:
+        each.setblocking(False)
+    return passed
 
 
 def _abandon(sandboxes: dict[str, BubblewrapSandbox]) -> None:

@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Awaitable, Callable
 
-from .errors import InvalidSpec
+from .errors import InvalidSpec, SandboxError
 
-__all__ = ["Relay", "parse_address"]
+__all__ = ["Dial", "Relay", "parse_address"]
 
 _PIECE = 1 << 16
+Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 _log = logging.getLogger("dressage_sandbox.relay")
 
 
@@ -34,10 +36,15 @@ def parse_address(relay: str) -> tuple[str, int]:
 
 
 class Relay:
-    """Accepts on a socket that lives in a sandbox's network namespace and forwards to one address."""
+    """Accepts on a socket and forwards each connection to what ``dial`` connects to: one address.
 
-    def __init__(self, address: tuple[str, int], max_connections: int = 256) -> None:
-        self._address = address
+    The socket is one of a sandbox's network namespace (the model relay), or one of the host (a port of the
+    inside that is exposed).
+    """
+
+    def __init__(self, dial: Dial, name: str, max_connections: int = 256) -> None:
+        self._dial = dial
+        self._name = name
         self._room = asyncio.Semaphore(max_connections)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,9 +76,9 @@ class Relay:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            out_reader, out_writer = await asyncio.open_connection(*self._address)
-        except OSError as error:
-            _log.warning("relay to %s:%d refused: %s", *self._address, error)
+            out_reader, out_writer = await self._dial()
+        except (OSError, SandboxError) as error:
+            _log.warning("relay to %s refused: %s", self._name, error)
             return
         both = [
             asyncio.ensure_future(_pump(reader, out_writer)),

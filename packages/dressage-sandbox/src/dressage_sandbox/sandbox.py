@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from .cgroups import kill_group, remove_group
+from .cgroups import kill_group, remove_group, usage
 from .channel import Call, Channel
 from .errors import ArgumentTooLong, InvalidSpec, SandboxError, SandboxFileError, SandboxGone
 from .inside import wire
 from .launch import Process
 from .owners import Record
-from .protocol import MIB, DirEntry, RunResult, SandboxSpec
-from .relay import Relay
+from .ports import Ports
+from .protocol import GIB, MIB, DirEntry, Endpoint, OnOutput, RunResult, SandboxSpec, Snapshot, Status
 from .requests import OTHER_WAY, arguments_of, numbers_of, path_of, variables_of
+from .services import BubblewrapService, result_of
+from .transfers import download, pack, unpack, upload
 
 __all__ = ["BubblewrapSandbox"]
 
@@ -25,6 +29,13 @@ _GUARD_S = 5.0
 """How much longer than its time-out a command's answer may take before the agent counts as lost."""
 _LIST_BYTES = 64 * MIB
 _E2BIG = 7
+
+
+class Stoppable(Protocol):
+    """What serves a sandbox from the host and ends with it."""
+
+    def stop(self) -> None:
+        """At once; idempotent."""
 
 
 class BubblewrapSandbox:
@@ -38,6 +49,7 @@ class BubblewrapSandbox:
         process: Process,
         groups: tuple[Path, ...],
         on_end: Callable[[BubblewrapSandbox], None],
+        snapshots: Callable[[BubblewrapSandbox], Awaitable[Snapshot]],
     ) -> None:
         self.record = record
         self.spec = spec
@@ -45,11 +57,15 @@ class BubblewrapSandbox:
         self.process = process
         self.groups = groups
         self._on_end = on_end
+        self._snapshots = snapshots
         self._channel: Channel | None = None
-        self._relay: Relay | None = None
+        self._door: socket.socket | None = None
+        self._ports: Ports | None = None
+        self._relays: tuple[Stoppable, ...] = ()
         self._port: int | None = None
         self._ending: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._expires = math.inf
         self._why = "the sandbox was terminated"
 
     @property
@@ -72,12 +88,40 @@ class BubblewrapSandbox:
         """Process 1 of the sandbox, as the host numbers it."""
         return self.process.inner_pid
 
-    def attach(self, channel: Channel, relay: Relay | None, port: int | None) -> None:
+    def attach(
+        self, channel: Channel, door: socket.socket, relays: tuple[Stoppable, ...], port: int | None
+    ) -> None:
         """Begin to serve: called once, when the agent is ready."""
-        self._channel, self._relay, self._port = channel, relay, port
+        self._channel, self._door, self._relays, self._port = channel, door, relays, port
+        self._ports = Ports(channel, door)
 
-    def renew(self, ttl_s: float) -> None:
-        """Let the sandbox live ``ttl_s`` seconds from now (inf: no end). Then it is terminated."""
+    async def renew(self, ttl_s: float) -> None:
+        """The heartbeat: let the sandbox live ``ttl_s`` seconds from now (inf: no end).
+
+        Raises:
+            SandboxGone: it has ended already.
+        """
+        self._live()
+        if not ttl_s > 0:
+            raise InvalidSpec(f"ttl_s={ttl_s}: must be more than 0 seconds")
+        self.set_expiry(ttl_s)
+
+    async def status(self) -> Status:
+        """How it does, from outside: no question to the inside, so that a stuck one cannot hold it up."""
+        memory, processes = usage(self.groups) if self.alive else (None, None)
+        return Status(
+            alive=self.alive,
+            why="" if self.alive else self._why,
+            owner=self.record.label,
+            age_s=max(0.0, time.time() - self.record.created),
+            expires_in_s=max(0.0, self._expires - asyncio.get_running_loop().time()) if self.alive else 0.0,
+            memory_bytes=memory,
+            processes=processes,
+        )
+
+    def set_expiry(self, ttl_s: float) -> None:
+        """Terminate it ``ttl_s`` seconds from now."""
+        self._expires = asyncio.get_running_loop().time() + ttl_s
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -98,12 +142,14 @@ class BubblewrapSandbox:
         stdin: bytes = b"",
         timeout_s: float | None = None,
         output_bytes: int | None = None,
+        on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run argv (a sequence) or a shell line (a str), and wait until it and its output have ended.
 
         A program that is missing answers exit code 127, one that cannot be executed 126, as in a shell.
         A background process that lets go of the output outlives its command, and ends with the sandbox.
         At the time-out the command's whole tree is killed, daemons too: exit code 124, ``timed_out``.
+        ``on_output`` gets every byte as it comes; an exception of its own ends the command.
 
         Raises:
             InvalidSpec: an argument that cannot be honoured.
@@ -112,19 +158,14 @@ class BubblewrapSandbox:
             SandboxGone: the sandbox ended.
         """
         timeout = self.spec.limits.timeout_s if timeout_s is None else timeout_s
-        limit = self.spec.limits.output_bytes if output_bytes is None else output_bytes
-        if not timeout > 0 or limit < 1:
-            raise InvalidSpec("timeout_s and output_bytes must be more than 0")
-        argv = arguments_of(command)
-        variables = variables_of({**self._env, **(env or {})})
-        channel = self._live()
-        call = channel.start(2 * limit + 4096)
+        if not timeout > 0:
+            raise InvalidSpec("timeout_s must be more than 0")
+        request = self._request(command, cwd, env, output_bytes, max(1, round(timeout * 1000)), on_output, 0)
+        channel, call = self._call(output_bytes, on_output)
         try:
             if stdin:
                 await channel.stream(wire.STDIN, call, stdin)
-            fields = [b"%d" % max(1, round(timeout * 1000)), b"%d" % limit]
-            fields += [path_of(cwd or self.spec.workdir), b"%d" % len(argv), *argv]
-            channel.send(wire.RUN, call, wire.pack(*fields, *variables))
+            channel.send(wire.RUN, call, request)
             last = await self._guarded(channel, call, timeout + _GUARD_S)
         except SandboxFileError as error:
             if error.errno == _E2BIG:
@@ -136,16 +177,70 @@ class BubblewrapSandbox:
             if not call.done.done():
                 channel.send(wire.CANCEL, call)
             channel.forget(call)
-        status, timed_out, out_bytes, err_bytes, micros = numbers_of(last, 5)
-        return RunResult(
-            exit_code=status,
-            stdout=call.joined(wire.OUT),
-            stderr=call.joined(wire.ERR),
-            stdout_bytes=out_bytes,
-            stderr_bytes=err_bytes,
-            timed_out=bool(timed_out),
-            duration_s=micros / 1e6,
-        )
+        return result_of(call, last)
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_bytes: int | None = None,
+        on_output: OnOutput | None = None,
+    ) -> BubblewrapService:
+        """Start a service: it has no time-out, and ends by itself, by ``stop``, or with the sandbox.
+
+        Raises:
+            InvalidSpec, ArgumentTooLong, SandboxFileNotFound, SandboxGone: as ``run``.
+        """
+        request = self._request(command, cwd, env, output_bytes, 0, on_output, wire.SERVICE)
+        channel, call = self._call(output_bytes, on_output)
+        call.started = asyncio.get_running_loop().create_future()
+        try:
+            if stdin:
+                await channel.stream(wire.STDIN, call, stdin)
+            channel.send(wire.RUN, call, request)
+            either: set[asyncio.Future[Any]] = {call.started, call.done}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            channel.send(wire.CANCEL, call)
+            channel.forget(call)
+            raise
+        service = BubblewrapService(channel, call)
+        error = call.done.exception() if call.done.done() else None
+        if error is not None:
+            raise error
+        return service
+
+    def _call(self, output_bytes: int | None, on_output: OnOutput | None) -> tuple[Channel, Call]:
+        channel = self._live()
+        call = channel.start(2 * self._kept(output_bytes) + 4096)
+        call.on_output = on_output
+        return channel, call
+
+    def _kept(self, output_bytes: int | None) -> int:
+        return self.spec.limits.output_bytes if output_bytes is None else output_bytes
+
+    def _request(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        output_bytes: int | None,
+        timeout_ms: int,
+        on_output: OnOutput | None,
+        flags: int,
+    ) -> bytes:
+        limit = self._kept(output_bytes)
+        if limit < 1:
+            raise InvalidSpec("output_bytes must be more than 0")
+        argv = arguments_of(command)
+        variables = variables_of({**self._env, **(env or {})})
+        flags |= 0 if on_output is None else wire.LIVE
+        numbers = [b"%d" % timeout_ms, b"%d" % limit]
+        rest = [path_of(cwd or self.spec.workdir), b"%d" % flags, b"%d" % len(argv)]
+        return wire.pack(*numbers, *rest, *argv, *variables)
 
     async def _guarded(self, channel: Channel, call: Call, patience_s: float) -> bytes:
         """The answer; an agent that stays silent too long is lost, and the sandbox with it."""
@@ -227,6 +322,55 @@ class BubblewrapSandbox:
             raise SandboxGone("the sandbox sent a broken folder") from error
         return sorted(entries, key=lambda entry: entry.name)
 
+    async def upload(self, source: Path, path: str, *, mode: int = 0o644) -> int:
+        """Copy a regular file of the host inside, streamed; it appears whole or not at all.
+
+        Raises:
+            SandboxFileError, SandboxGone: as ``write``; OSError: ``source`` cannot be read.
+        """
+        return await upload(self._live(), source, path, mode)
+
+    async def download(self, path: str, target: Path, *, max_bytes: int = GIB) -> int:
+        """Copy a regular file of the inside to ``target``, streamed; holes stay holes.
+
+        Raises:
+            FileTooLarge: it has more than ``max_bytes``.
+            SandboxFileError, SandboxGone: as ``read``; OSError: ``target`` cannot be written.
+        """
+        return await download(self._live(), path, target, max_bytes)
+
+    async def pack(self, path: str, target: Path, *, max_bytes: int = GIB) -> int:
+        """Write a folder of the inside to ``target`` as a tar archive; see ``transfers.pack``."""
+        channel, door = self._live(), self._door
+        assert door is not None
+        return await pack(channel, door, path, target, max_bytes)
+
+    async def unpack(self, source: Path, path: str) -> None:
+        """Fill a folder of the inside from an archive of ``pack``; see ``transfers.unpack``."""
+        channel, door = self._live(), self._door
+        assert door is not None
+        await unpack(channel, door, source, path)
+
+    async def snapshot(self) -> Snapshot:
+        """The work folder as it is now, for ``SandboxSpec.snapshot`` of this provider.
+
+        Raises:
+            FileTooLarge: its archive (holes count) is longer than ``limits.disk_bytes`` and some room.
+            SandboxGone: the sandbox ended.
+        """
+        self._live()
+        return await self._snapshots(self)
+
+    async def expose(self, port: int) -> Endpoint:
+        """Forward a port of the host's loopback to this port of the inside's. Idempotent per port.
+
+        Raises:
+            SandboxGone: the sandbox ended.
+        """
+        self._live()
+        assert self._ports is not None
+        return await self._ports.expose(port)
+
     # -- end --------------------------------------------------------------------------------------------
     async def terminate(self) -> None:
         """End everything inside and remove every trace: idempotent, within two seconds.
@@ -258,8 +402,10 @@ class BubblewrapSandbox:
     async def _end(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
-        if self._relay is not None:
-            self._relay.stop()
+        for relay in self._relays:
+            relay.stop()
+        if self._ports is not None:
+            self._ports.stop()
         if self._channel is not None:
             self._channel.end(SandboxGone(self._why))
         ended = await self.process.end()

@@ -8,13 +8,26 @@ or the host's process ends.
 import _signal as signal  # type: ignore[import-not-found]
 import posix
 import sys
-from _socket import AF_INET, SCM_RIGHTS, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
-from errno import EINVAL
+from _socket import (
+    AF_INET,
+    AF_UNIX,
+    CMSG_LEN,
+    MSG_DONTWAIT,
+    SCM_RIGHTS,
+    SO_REUSEADDR,
+    SOCK_SEQPACKET,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    socket,
+    socketpair,
+)
+from errno import EBADF, EINVAL
 from select import EPOLLIN, epoll
 
 from .commands import Commands
 from .files import Files
 from .system import dumpable_switch
+from .tree import Trees
 from .wire import (
     ABORT,
     CANCEL,
@@ -22,15 +35,22 @@ from .wire import (
     DATA,
     DONE,
     FAIL,
+    FETCH,
     HEADER,
     LIST,
+    OK,
     OPEN,
+    PACK,
+    PULL,
     READ,
     READY,
-    RELAY_PORT,
+    RELEASE,
     RUN,
     SIZE,
+    SOCKET,
     STDIN,
+    STOP,
+    UNPACK,
     frame,
     pack,
     split,
@@ -60,10 +80,16 @@ class Agent:
         self.poll.register(self.wake, EPOLLIN)
         self.commands = Commands(self.send, self.poll, control_fd, set_dumpable)
         self.files = Files(self.send)
+        # Descriptors pass through a door of their own: the control socket is a stream of bytes.
+        self.door, self.host_door = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self.trees = Trees(self.send, self.take_fd, self.commands.helpers)
         self.handlers = {
             CONFIG: self.configure, RUN: self.commands.run, STDIN: self.commands.take_stdin,
             CANCEL: self.commands.cancel, READ: self.files.read, OPEN: self.files.open,
-            DATA: self.files.data, DONE: self.files.done, LIST: self.files.list, ABORT: self.files.abort,
+            DATA: self.files.data, DONE: self.files.done, LIST: self.files.list, ABORT: self.abort,
+            STOP: self.commands.stop, FETCH: self.files.fetch, PULL: self.files.pull,
+            RELEASE: self.files.release, SOCKET: self.make_socket,
+            PACK: self.trees.pack, UNPACK: self.trees.unpack,
         }  # fmt: skip
 
     def send(self, kind: int, call: int, body: bytes) -> None:
@@ -101,22 +127,49 @@ class Agent:
         return True
 
     def configure(self, call: int, body: bytes) -> None:
-        """Work folder, relay, limits of each command; answers READY, with the relay's listener."""
-        workdir, relay, *limits = unpack(body)
+        """Work folder, ports to listen on, limits of each command; answers READY, with door and listeners."""
+        workdir, ports, *limits = unpack(body)
         posix.chdir(workdir)
         numbers = [int(number) for number in limits]
         self.commands.limits = list(zip(numbers[::2], numbers[1::2]))  # noqa: B905 - Python 3.8 has no strict
-        if relay != b"1":
-            self.send(READY, call, b"")
-            return
-        listener = socket(AF_INET, SOCK_STREAM)
-        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", RELAY_PORT))
-        listener.listen(128)
-        # A socket stays in the network namespace where it was made: the host accepts on this one itself.
-        rights = (SOL_SOCKET, SCM_RIGHTS, SIZE.pack(listener.fileno()))
-        self.control.sendmsg([HEADER.pack(0, READY, call)], [rights])
-        listener.close()
+        passed = [self.host_door]
+        for port in ports.split():
+            listener = socket(AF_INET, SOCK_STREAM)
+            listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", int(port)))
+            listener.listen(128)
+            passed.append(listener)
+        # A socket stays in the network namespace where it was made: the host accepts on these itself.
+        fds = b"".join([SIZE.pack(each.fileno()) for each in passed])
+        self.control.sendmsg([HEADER.pack(0, READY, call)], [(SOL_SOCKET, SCM_RIGHTS, fds)])
+        for each in passed:
+            each.close()
+
+    def make_socket(self, call: int, _body: bytes) -> None:
+        """A fresh socket of this network namespace for the host, who connects it himself."""
+        fresh = socket(AF_INET, SOCK_STREAM)
+        rights = (SOL_SOCKET, SCM_RIGHTS, SIZE.pack(fresh.fileno()))
+        self.door.sendmsg([SIZE.pack(call)], [rights], MSG_DONTWAIT)
+        fresh.close()
+        self.send(OK, call, b"0")
+
+    def take_fd(self, call: int) -> int:
+        """The descriptor that the host sent ahead of this call."""
+        while True:
+            data, rights, _, _ = self.door.recvmsg(SIZE.size, CMSG_LEN(SIZE.size), MSG_DONTWAIT)
+            if not rights:
+                raise OSError(EBADF, "no descriptor came")
+            fd: int = SIZE.unpack(rights[0][2])[0]
+            posix.set_inheritable(fd, False)
+            if SIZE.unpack(data)[0] == call:
+                return fd
+            posix.close(fd)  # of a call that never came
+
+    def abort(self, call: int, body: bytes) -> None:
+        """The caller of a file call went away."""
+        self.files.abort(call, body)
+        self.files.release(call, body)
+        self.trees.abort(call, body)
 
 
 def main() -> None:

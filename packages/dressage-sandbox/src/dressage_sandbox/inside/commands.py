@@ -9,7 +9,7 @@ number that was not issued yet; such are killed with any command whose time is o
 import _signal as signal  # type: ignore[import-not-found]
 import posix
 import time
-from errno import E2BIG, EACCES, EAGAIN, EINVAL, EISDIR, ENOENT, ENOEXEC, ENOTDIR
+from errno import E2BIG, EACCES, EAGAIN, EINTR, EINVAL, EISDIR, ENOENT, ENOEXEC, ENOTDIR
 from resource import setrlimit
 from select import EPOLLIN, epoll
 
@@ -24,7 +24,23 @@ from .system import (
     try_kill,
     write_all,
 )
-from .wire import CHUNK_BYTES, ERR, EXEC_FAILED, EXEC_MISSING, EXIT, FAIL, OUT, TIMED_OUT, pack, unpack
+from .wire import (
+    CHUNK_BYTES,
+    ERR,
+    EXEC_FAILED,
+    EXEC_MISSING,
+    EXIT,
+    FAIL,
+    LIVE,
+    LIVE_ERR,
+    LIVE_OUT,
+    OUT,
+    SERVICE,
+    STARTED,
+    TIMED_OUT,
+    pack,
+    unpack,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +58,10 @@ class Command:
         self.started = time.monotonic()
         self.deadline = float("inf")
         self.status = -1  # of the leader; -1 while it lives
-        self.timed_out = False
+        self.timed_out = self.stopping = False
         self.captures = {streams[0]: Capture(limit), streams[1]: Capture(limit)}
         self.kinds = {streams[0]: OUT, streams[1]: ERR}
+        self.live: dict[int, int] = {}
         self.open = set(streams)
 
 
@@ -64,6 +81,8 @@ class Commands:
         self.by_fd: dict[int, Command] = {}
         self.inputs: dict[int, int] = {}
         self.last_tag = TAG_TOP
+        self.helpers: dict[int, Callable[[int], None]] = {}
+        """Children that are no commands, and what is called with their exit status."""
 
     # -- start ------------------------------------------------------------------------------------------
     def take_stdin(self, call: int, body: bytes) -> None:
@@ -74,7 +93,7 @@ class Commands:
 
     def run(self, call: int, body: bytes) -> None:
         """Start a command; EXIT (after OUT and ERR) or FAIL answers it later."""
-        timeout, limit, cwd, count, *rest = unpack(body)
+        timeout, limit, cwd, flags, count, *rest = unpack(body)
         argv, pairs = rest[: int(count)], rest[int(count) :]
         env = dict(zip(pairs[::2], pairs[1::2]))  # noqa: B905 - Python 3.8 has no strict
         self.last_tag -= 1
@@ -100,7 +119,12 @@ class Commands:
             self.exec_failed(call, report, cwd, argv[0])
             return
         command = Command(call, self.last_tag, pid, (out, err), int(limit))
-        command.deadline = command.started + int(timeout) / 1000.0
+        if int(timeout):
+            command.deadline = command.started + int(timeout) / 1000.0
+        if int(flags) & LIVE:
+            command.live = {out: LIVE_OUT, err: LIVE_ERR}
+        if int(flags) & SERVICE:
+            self.send(STARTED, call, b"")
         self.running[call] = command
         for fd in (out, err):
             posix.set_blocking(fd, False)
@@ -182,6 +206,8 @@ class Commands:
                 self.finish(command)
                 return
             command.captures[fd].add(data)
+            if command.live:
+                self.send(command.live[fd], command.call, data)
 
     def close_stream(self, command: Command, fd: int) -> None:
         """No more of this stream."""
@@ -200,6 +226,9 @@ class Commands:
                 return
             if pid == 0:
                 return
+            if pid in self.helpers:
+                self.helpers.pop(pid)(posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else EINTR)
+                continue
             command = leaders.get(pid)
             if command is not None:
                 killed = posix.WIFSIGNALED(status)
@@ -212,16 +241,18 @@ class Commands:
         if command.status < 0 or command.open or command.call not in self.running:
             return
         del self.running[command.call]
+        if command.stopping:
+            self.kill_tree(command)
         counts = []
         for fd, capture in command.captures.items():
             kept = capture.kept()
             counts.append(b"%d" % capture.total)
             for at in range(0, len(kept), CHUNK_BYTES):
                 self.send(command.kinds[fd], command.call, kept[at : at + CHUNK_BYTES])
-        status = TIMED_OUT if command.timed_out else command.status
+        over = command.timed_out and not command.stopping
+        status = TIMED_OUT if over else command.status
         micros = b"%d" % int((time.monotonic() - command.started) * 1e6)
-        timed_out = b"1" if command.timed_out else b"0"
-        self.send(EXIT, command.call, pack(b"%d" % status, timed_out, *counts, micros))
+        self.send(EXIT, command.call, pack(b"%d" % status, b"%d" % over, *counts, micros))
 
     def end_overdue(self) -> None:
         """End every command whose time is over."""
@@ -231,9 +262,8 @@ class Commands:
 
     def patience(self) -> float:
         """Seconds until the next deadline; -1 for none."""
-        if not self.running:
-            return -1
-        return max(0.0, min(c.deadline for c in self.running.values()) - time.monotonic())
+        deadline = min((c.deadline for c in self.running.values()), default=float("inf"))
+        return -1 if deadline == float("inf") else max(0.0, deadline - time.monotonic())
 
     def cancel(self, call: int, _body: bytes) -> None:
         """The caller went away: the same end, its answer is not read."""
@@ -241,6 +271,18 @@ class Commands:
             self.end(self.running[call])
         elif call in self.inputs:
             posix.close(self.inputs.pop(call))
+
+    def stop(self, call: int, body: bytes) -> None:
+        """Ask the whole tree to end; what has not in ``body`` milliseconds is killed."""
+        command = self.running.get(call)
+        if command is None:  # it has ended, and its answer is on the way
+            return
+        command.stopping = True
+        command.deadline = time.monotonic() + int(body) / 1000.0
+        for pid, tag in marks():
+            if tag == command.tag:
+                try_kill(pid, signal.SIGTERM)
+                try_kill(pid, signal.SIGCONT)
 
     def end(self, command: Command) -> None:
         """The whole tree dies; what it wrote so far is the result."""

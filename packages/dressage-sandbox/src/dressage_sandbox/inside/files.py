@@ -1,7 +1,7 @@
 """File access inside the sandbox's own namespaces: bounded, streamed, and blocked by nothing it meets."""
 
 import posix
-from errno import EFBIG, EINVAL, EISDIR
+from errno import EBADF, EFBIG, EINVAL, EISDIR, EMFILE
 
 from .system import write_all
 from .wire import CHUNK, CHUNK_BYTES, ENTRIES, MAX_ENTRIES, OK, pack, unpack
@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MAX_DOWNLOADS = 32
 _TYPE, _FILE, _FOLDER = 0o170000, 0o100000, 0o040000
 
 
@@ -27,25 +28,48 @@ class Files:
     def __init__(self, send: "Callable[[int, int, bytes], None]") -> None:
         self.send = send
         self.uploads: dict[int, Upload] = {}
+        self.downloads: dict[int, int] = {}
 
     def read(self, call: int, body: bytes) -> None:
         """CHUNKs and OK: at most ``size`` bytes of a regular file from ``offset``."""
         path, offset, size = unpack(body)
-        fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC | posix.O_NOCTTY)
+        fd = open_regular(path)
         try:
-            kind = posix.fstat(fd).st_mode & _TYPE
-            if kind != _FILE:
-                raise OSError(EISDIR if kind == _FOLDER else EINVAL, "not a regular file", path)
-            at, left = int(offset), int(size)
-            while left > 0:
-                data = posix.pread(fd, min(left, CHUNK_BYTES), at)
-                if not data:
-                    break
-                self.send(CHUNK, call, data)
-                at, left = at + len(data), left - len(data)
+            self.send_part(call, fd, int(offset), int(size))
         finally:
             posix.close(fd)
-        self.send(OK, call, b"%d" % (at - int(offset)))
+
+    def send_part(self, call: int, fd: int, start: int, size: int) -> None:
+        """CHUNKs and OK."""
+        at, left = start, size
+        while left > 0:
+            data = posix.pread(fd, min(left, CHUNK_BYTES), at)
+            if not data:
+                break
+            self.send(CHUNK, call, data)
+            at, left = at + len(data), left - len(data)
+        self.send(OK, call, b"%d" % (at - start))
+
+    def fetch(self, call: int, path: bytes) -> None:
+        """OK with its size: keep a file open, so that all its parts come from one file."""
+        if len(self.downloads) >= MAX_DOWNLOADS:
+            raise OSError(EMFILE, "too many downloads", path)
+        self.downloads[call] = open_regular(path)
+        self.send(OK, call, b"%d" % posix.fstat(self.downloads[call]).st_size)
+
+    def pull(self, call: int, body: bytes) -> None:
+        """CHUNKs and OK: a part of the file that call ``handle`` opened."""
+        handle, offset, size = unpack(body)
+        fd = self.downloads.get(int(handle))
+        if fd is None:
+            raise OSError(EBADF, "no such download")
+        self.send_part(call, fd, int(offset), int(size))
+
+    def release(self, call: int, _body: bytes) -> None:
+        """The file that this call opened is not needed any more."""
+        fd = self.downloads.pop(call, -1)
+        if fd >= 0:
+            posix.close(fd)
 
     def open(self, call: int, body: bytes) -> None:
         """Begin a file: parents are made, bytes go to a new file beside the target."""
@@ -110,6 +134,16 @@ class Files:
                     fields = []
         self.send(ENTRIES, call, pack(*fields))
         self.send(OK, call, b"%d" % count)
+
+
+def open_regular(path: bytes) -> int:
+    """A descriptor of a regular file; nothing else is waited for or read."""
+    fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC | posix.O_NOCTTY)
+    kind = posix.fstat(fd).st_mode & _TYPE
+    if kind != _FILE:
+        posix.close(fd)
+        raise OSError(EISDIR if kind == _FOLDER else EINVAL, "not a regular file", path)
+    return fd
 
 
 def describe(entry: "posix.DirEntry[bytes]") -> "list[bytes]":

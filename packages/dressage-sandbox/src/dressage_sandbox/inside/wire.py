@@ -9,12 +9,16 @@ HEADER = Struct("<IBI")
 SIZE = Struct("<I")
 CHUNK_BYTES = 1 << 18
 MAX_ENTRIES = 100_000
-RELAY_PORT = 8800
+RELAY_PORT, EGRESS_PORT = 8800, 8801
+LIVE, SERVICE = 1, 2
+"""Flags of RUN: send output as it comes; say when the program has started."""
 EXEC_FAILED, EXEC_MISSING, TIMED_OUT = 126, 127, 124
 
 CONFIG, RUN, STDIN, CANCEL, READ, OPEN, DATA, DONE, LIST, ABORT = range(1, 11)
+STOP, FETCH, PULL, RELEASE, SOCKET, PACK, UNPACK = range(11, 18)
 """Kinds that go to the agent."""
 READY, OUT, ERR, EXIT, CHUNK, OK, ENTRIES, FAIL = range(32, 40)
+LIVE_OUT, LIVE_ERR, STARTED = range(40, 43)
 """Kinds that come from it; EXIT, OK and FAIL are the last of a call."""
 
 

@@ -1,0 +1,192 @@
+"""A folder as a tar archive and back, in a child of the agent, so that the agent itself never waits.
+
+The archive is written to, and read from, a descriptor that the host hands over: the host stores bytes and
+looks at none of them. Owners are left out; sockets, FIFOs and devices are skipped; hard links become copies.
+"""
+
+import posix
+from _stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
+from errno import EBADMSG, EINVAL
+
+from .files import make_folders
+from .system import try_kill, write_all
+from .wire import FAIL, OK, pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK = 512
+PIECE = 1 << 20
+
+
+class Trees:
+    """Packs and unpacks. ``take_fd`` gives the descriptor that the host sent for a call."""
+
+    def __init__(
+        self,
+        send: "Callable[[int, int, bytes], None]",
+        take_fd: "Callable[[int], int]",
+        helpers: "dict[int, Callable[[int], None]]",
+    ) -> None:
+        self.send, self.take_fd, self.helpers = send, take_fd, helpers
+        self.working: dict[int, int] = {}
+
+    def pack(self, call: int, path: bytes) -> None:
+        """Write the folder's archive to the host's descriptor; OK or FAIL when it is done."""
+        self.work(call, path, write_archive)
+
+    def unpack(self, call: int, path: bytes) -> None:
+        """Fill the folder from the host's descriptor; OK or FAIL when it is done."""
+        self.work(call, path, read_archive)
+
+    def work(self, call: int, path: bytes, work: "Callable[[int, bytes], None]") -> None:
+        """Start a child that does it."""
+        fd = self.take_fd(call)
+        try:
+            pid = posix.fork()
+            if pid == 0:
+                code = EINVAL
+                try:
+                    work(fd, path)
+                    code = 0
+                except OSError as error:
+                    code = error.errno or EINVAL
+                finally:
+                    posix._exit(code & 0xFF)
+        finally:
+            posix.close(fd)
+        self.working[call] = pid
+
+        def ended(status: int) -> None:
+            self.working.pop(call, None)
+            if status:
+                self.send(FAIL, call, pack(b"%d" % status, path))
+            else:
+                self.send(OK, call, b"0")
+
+        self.helpers[pid] = ended
+
+    def abort(self, call: int, _body: bytes) -> None:
+        """The caller went away."""
+        if call in self.working:
+            try_kill(self.working[call], 9)
+
+
+def write_archive(fd: int, folder: bytes) -> None:
+    """Every entry below ``folder``, parents first; what vanishes meanwhile is left out."""
+    todo = [(folder, b"")]
+    while todo:
+        place, name = todo.pop()
+        try:
+            status = posix.lstat(place)
+            if S_ISDIR(status.st_mode):
+                names = sorted(posix.listdir(place), reverse=True)
+                todo += [(place + b"/" + n, (name + b"/" if name else b"") + n) for n in names]
+                if name:
+                    write_all(fd, header(name + b"/", status, b"5", 0, b""))
+            elif S_ISLNK(status.st_mode):
+                write_all(fd, header(name, status, b"2", 0, posix.readlink(place)))
+            elif S_ISREG(status.st_mode):
+                write_file(fd, place, name)
+        except FileNotFoundError:
+            continue
+    write_all(fd, bytes(2 * BLOCK))
+
+
+def write_file(fd: int, place: bytes, name: bytes) -> None:
+    """Exactly as many bytes as the header says, whatever happens to the file meanwhile."""
+    source = posix.open(place, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC)
+    try:
+        status = posix.fstat(source)
+        if not S_ISREG(status.st_mode):
+            return
+        write_all(fd, header(name, status, b"0", status.st_size, b""))
+        at = 0
+        while at < status.st_size:
+            sent = posix.sendfile(fd, source, at, min(PIECE, status.st_size - at))
+            if sent == 0:  # it was cut
+                break
+            at += sent
+        while at < status.st_size:
+            at += posix.write(fd, bytes(min(PIECE, status.st_size - at)))
+        write_all(fd, bytes(-status.st_size % BLOCK))
+    finally:
+        posix.close(source)
+
+
+def header(name: bytes, status: "posix.stat_result", kind: bytes, size: int, target: bytes) -> bytes:
+    """Blocks of one entry, as GNU tar writes them, with long names in entries of their own."""
+    before = b""
+    for long, tag in ((name, b"L"), (target, b"K")):
+        if len(long) > 100:
+            text = long + b"\0"
+            before += (
+                block(b"././@LongLink", 0o644, len(text), 0, tag, b"") + text + bytes(-len(text) % BLOCK)
+            )
+    return before + block(name[:100], S_IMODE(status.st_mode), size, int(status.st_mtime), kind, target[:100])
+
+
+def block(name: bytes, mode: int, size: int, mtime: int, kind: bytes, target: bytes) -> bytes:
+    """One header block."""
+    number = b"%011o\0" % size if size < 8**11 else b"\x80" + size.to_bytes(11, "big")
+    head = name.ljust(100, b"\0") + b"%07o\0" % mode + b"0001750\0" * 2 + number
+    head += b"%011o\0" % max(0, mtime)
+    tail = kind + target.ljust(100, b"\0") + b"ustar  \0"
+    total = sum(head) + 8 * 32 + sum(tail)
+    return (head + b"%06o\0 " % total + tail).ljust(BLOCK, b"\0")
+
+
+def read_archive(fd: int, folder: bytes) -> None:
+    """What ``write_archive`` wrote; modes last, so that a folder without write permission can be filled."""
+    at, long, folders = 0, {}, []
+    while True:
+        head = posix.pread(fd, BLOCK, at)
+        if len(head) < BLOCK:
+            raise OSError(EBADMSG, "the archive is cut off")
+        if not head[0]:
+            break
+        size = number(head[124:136])
+        kind, at = head[156:157], at + BLOCK
+        if kind in (b"L", b"K"):
+            long[kind] = posix.pread(fd, size, at).rstrip(b"\0")
+        else:
+            name = long.pop(b"L", head[:100].rstrip(b"\0"))
+            target = long.pop(b"K", head[157:257].rstrip(b"\0"))
+            place = folder + b"/" + name.rstrip(b"/")
+            mode, mtime = number(head[100:108]), number(head[136:148])
+            if kind == b"5":
+                make_folders(place)
+                folders.append((place, mode, mtime))
+            elif kind == b"2":
+                posix.symlink(target, place)
+            else:
+                read_file(fd, at, size, place, mode, mtime)
+        at += size + -size % BLOCK
+    for place, mode, mtime in reversed(folders):
+        posix.utime(place, (mtime, mtime))
+        posix.chmod(place, mode)
+
+
+def read_file(fd: int, at: int, size: int, place: bytes, mode: int, mtime: int) -> None:
+    """One file's bytes."""
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+    target = posix.open(place, flags, 0o600)
+    try:
+        end = at + size
+        while at < end:
+            sent = posix.sendfile(target, fd, at, min(PIECE, end - at))
+            if sent == 0:
+                raise OSError(EBADMSG, "the archive is cut off")
+            at += sent
+        posix.utime(target, (mtime, mtime))
+        posix.chmod(target, mode)
+    finally:
+        posix.close(target)
+
+
+def number(field: bytes) -> int:
+    """Octal digits, or a big-endian number after 0x80."""
+    if field[0] & 0x80:
+        return int.from_bytes(field[1:], "big")
+    return int(field.rstrip(b"\0 ") or b"0", 8)
