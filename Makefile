@@ -6,6 +6,7 @@ SHELL := /bin/sh
 VENV ?= .venv
 ARGS ?=
 ONLY ?=
+TRAFFIC ?=
 P ?=
 PYTHON ?=
 
@@ -16,7 +17,7 @@ SETUP_SECONDS = $(VENV)/.setup-seconds
 # Compiled modules are kept: a process that compiles torch anew starts 7 s later, and a run starts several.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-package lint bench lock clean
+.PHONY: help setup demo test test-package lint bench replay lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ lint: setup ## formatting, lint, types, arrows between packages, declared depend
 
 bench: setup ## every benchmark, or one: ONLY=proxy; writes benchmarks/out/
 	@$(BIN)/python -m benchmarks $(ONLY)
+
+replay: setup ## agents' request sequences through the real proxy; TRAFFIC=folder for recorded ones
+	@$(BIN)/python -m dressage_proxy.replay $(if $(TRAFFIC),"$(TRAFFIC)") $(ARGS)
 
 lock: setup ## rewrite requirements.lock from the members' pyproject.toml files
 	@$(BIN)/python scripts/lock.py $(ARGS)

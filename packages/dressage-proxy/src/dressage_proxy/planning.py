@@ -24,6 +24,8 @@ from dressage_proxy.generation import Prompt
 from dressage_proxy.session import Session
 from dressage_proxy.volatile import pin_volatile
 
+_ASIDE = (BranchKind.HELPER, BranchKind.COMPACTION)
+"""Calls beside a branch: one that goes on after them is still the same branch."""
 _THREAD_CHARS = 1 << 15
 """From here on encoding is worth a thread: byte-level tokenizers release the GIL, the event loop goes on."""
 _BUSY_THREAD_CHARS = 1 << 10
@@ -114,11 +116,20 @@ def _place(
         keys[0] = hashlib.blake2b(salted, digest_size=16).hexdigest()
     match = session.tree.match(keys, tools_hash)
     if match is None:
-        reason = session.tree.divergence(keys, tools_hash)
+        reason = "" if _asked_before(session, keys, tools_hash) else session.tree.divergence(keys, tools_hash)
         return Place(ROOT, raw, tuple(keys), 0, tools_hash, reason, tuple(flags))
-    others = [session.tree.turn(child).input_keys for child in session.tree.children(match.index)]
+    children = (session.tree.turn(child) for child in session.tree.children(match.index))
+    others = [child.input_keys for child in children if child.kind not in _ASIDE]
     reason = "branched" if others and tuple(keys[match.matched :]) not in others else ""
     return Place(match.index, raw, tuple(keys), match.matched, tools_hash, reason, tuple(flags))
+
+
+def _asked_before(session: Session, keys: Sequence[str], tools_hash: str) -> bool:
+    """Whether a branch started with just this request: it is asked again, and no other branch."""
+    return any(
+        turn.parent == ROOT and turn.tools_hash == tools_hash and turn.input_keys == tuple(keys)
+        for turn in session.tree.turns
+    )
 
 
 async def plan(

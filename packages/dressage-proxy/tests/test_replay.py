@@ -1,0 +1,92 @@
+"""Conversations shaped like the agents' traffic through the real proxy, and a replay that sees faults."""
+
+import gzip
+import json
+from dataclasses import asdict
+
+import pytest
+from dressage_proxy import composing, echoes, planning
+from dressage_proxy.replay import __main__ as command
+from dressage_proxy.replay.synthetic import synthetic_rows
+from dressage_proxy.replay.table import table
+from dressage_proxy.replay.traffic import TrafficError, read_traffic, runs_from_rows
+
+
+def some(*names):
+    return [run for run in runs_from_rows(synthetic_rows()) if run.name in names]
+
+
+async def test_every_sequence_keeps_its_main_branch_and_its_sampled_ids(tmp_path, toy_folder):
+    runs = runs_from_rows(synthetic_rows())
+    findings = await command.replay(runs, tmp_path, toy_folder)
+    shown = table(findings)
+    assert [finding.problems for finding in findings if finding.problems] == [], shown
+    assert sum(finding.retokenised for finding in findings) == 0
+    rewritten = ("forks", "codex_compacts", "opencode_compacts", "openclaw_adds_what_goes")
+    for finding in findings:
+        assert finding.sampled == finding.trained + sum(finding.lost.values())
+        if finding.run not in rewritten:
+            assert finding.main == 1, (finding, "its history is append-only")
+    kinds = {finding.run: " ".join(finding.branches) for finding in findings}
+    assert "compaction" in kinds["codex_compacts"]
+    assert "subagent" in kinds["subagent"]
+    losses = {finding.run: set(finding.lost) for finding in findings}
+    assert losses["opencode_titles"] == losses["claude_suggests"] == {"helper_call"}
+    assert losses["claude_is_cut"] == losses["codex_is_cut"] == {"undelivered"}
+
+
+async def test_an_echo_that_is_tokenised_again_is_seen(tmp_path, toy_folder, monkeypatch):
+    def as_text(codec, pieces, *rest):
+        return composing.compose(codec, [composing.Piece(p.message, None, None) for p in pieces], *rest)
+
+    monkeypatch.setattr(planning, "compose", as_text)
+    findings = await command.replay(some("openclaw_adds_what_goes"), tmp_path, toy_folder)
+    assert findings[0].retokenised > 0
+    assert "not their sampled ids" in findings[0].problems[-1]
+
+
+async def test_a_branch_without_a_reason_is_seen(tmp_path, toy_folder, monkeypatch):
+    monkeypatch.setattr(planning, "pin_volatile", lambda pinned, raw: list(raw))
+    (claude,) = [run for run in some("bad_calls") if run.agent == "claude"]
+    (finding,) = await command.replay([claude], tmp_path, toy_folder)
+    assert any("unexplained branch" in problem for problem in finding.problems)
+
+
+async def test_a_cut_reply_that_is_taken_for_whole_is_no_loss_and_no_copy_of_what_was_not_seen(
+    tmp_path, toy_folder, monkeypatch
+):
+    monkeypatch.setattr(echoes, "_kept", lambda *_: None)
+    (finding,) = await command.replay(some("claude_is_cut"), tmp_path, toy_folder)
+    assert finding.lost == {}, "without the rule the turn would be trained as if all of it had arrived"
+
+
+def test_traffic_is_read_from_plain_and_packed_files_and_resumed_runs_are_one(tmp_path):
+    rows = [asdict(row) for row in synthetic_rows() if row.run.startswith("two_runs")]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "a.jsonl").write_text(lines)
+    plain = read_traffic(tmp_path)
+    (tmp_path / "a.jsonl").unlink()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    assert read_traffic(tmp_path) == plain
+    runs = runs_from_rows(plain)
+    assert sorted((run.agent, len(run.rows)) for run in runs) == [
+        ("claude", 6), ("codex", 6), ("openclaw", 6), ("opencode", 6)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"run": "r"}', "[]"])
+def test_traffic_that_does_not_read_is_named(tmp_path, content, capsys):
+    if content is not None:
+        (tmp_path / "bad.jsonl").write_text(content)
+    with pytest.raises(TrafficError, match=r"bad\.jsonl:1|holds no"):
+        read_traffic(tmp_path)
+    assert command.main([str(tmp_path)]) == 2
+    assert str(tmp_path.name) in capsys.readouterr().err or content is not None
+
+
+def test_the_command_prints_a_row_a_run_and_exits_0(capsys):
+    assert command.main(["--run", "codex_patches"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split()[:6] == ["agent", "run", "requests", "main", "segments", "re-tokenised"]
+    assert shown[1].split()[:6] == ["codex", "codex_patches", "3", "1", "1", "0"]
+    assert command.main(["--run", "no such run"]) == 1
