@@ -154,4 +154,5 @@ def test_a_configuration_is_frozen_and_checked(toy_folder, tmp_path, codec):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(bad))):
             ProxyConfig(**{**given, **bad})
-    assert isinstance(Proxy.build(config, FilesStore(tmp_path / "s"), codec), Proxy)
+    with FilesStore(tmp_path / "s") as store:
+        assert isinstance(Proxy.build(config, store, codec), Proxy)
