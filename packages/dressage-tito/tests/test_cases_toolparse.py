@@ -153,6 +153,53 @@ def test_c28_a_text_becomes_the_schemas_type_only_where_it_spells_it_exactly(
     assert bool(warnings) == warns
 
 
+NODE = {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#/$defs/Node"}}}
+SPREAD = {
+    "type": "object",
+    "$defs": {"Node": NODE, "Level": {"enum": [1, 2]}, "Loop": {"$ref": "#/$defs/Loop"}},
+    "properties": {
+        "node": {"$ref": "#/$defs/Node"},
+        "maybe": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]},
+        "all": {"allOf": [{"$ref": "#/$defs/Node"}, {"description": "narrower"}]},
+        "level": {"$ref": "#/$defs/Level"},
+        "word": {"enum": ["1", "2"]},
+        "flag": {"const": True},
+        "plain": {"properties": {"n": {"type": "integer"}}},
+        "list": {"items": {"$ref": "#/$defs/Level"}},
+        "loop": {"$ref": "#/$defs/Loop"},
+        "lost": {"$ref": "#/$defs/Nowhere"},
+        "far": {"$ref": "https://example.invalid/schema"},
+        "either": {"oneOf": [{"type": "integer"}, {}]},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("node", '{"n": "7", "next": {"n": "8"}}', {"n": 7, "next": {"n": 8}}),
+        ("maybe", '{"n": "7"}', {"n": 7}),
+        ("maybe", "null", None),
+        ("all", '{"n": "7"}', {"n": 7}),
+        ("level", "2", 2),
+        ("word", "2", "2"),
+        ("flag", "true", True),
+        ("plain", '{"n": "7"}', {"n": 7}),
+        ("list", '["1"]', [1]),
+        ("loop", "1", "1"),
+        ("lost", "1", "1"),
+        ("far", "1", "1"),
+        ("either", "1", "1"),
+    ],
+)
+def test_c28_a_type_that_a_schema_names_elsewhere_counts(name: str, text: str, value: object) -> None:
+    assert coerce_arguments({name: text}, SPREAD) == ({name: value}, ())
+    deep: dict[str, object] = {"n": "1"}
+    for _ in range(400):
+        deep = {"next": deep}
+    assert coerce_arguments({"node": deep}, SPREAD)[1] == ()
+
+
 def test_c28_the_case_as_written_with_the_original_text_kept(toy: ChatCodec) -> None:
     text = '{"n":"7","ok":"True","code":"00917","any":"1e3","u":"x"}'
     turn = _parse(toy, _call("typed", text))

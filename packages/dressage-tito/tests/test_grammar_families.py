@@ -180,11 +180,16 @@ def test_a_section_that_was_cut_keeps_its_whole_calls_and_its_rest_as_content(
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_call_outside_of_a_section_is_content(parse: Parse, name: str) -> None:
     begin, call, end = SECTIONS[name]
-    for text in (call.format("f"), begin + call.format("f") + end + "x" + call.format("g")):
+    one, two = call.format("f"), call.format("g")
+    for text, content in (
+        (one, one),
+        (f"{begin}{one}{end}x{two}", f"x{two}"),
+        (f"{begin}{one}x{end}{two}", None),
+    ):
         turn = parse(name, text)
         assert [call.name for call in turn.tool_calls] == (["f"] if begin in text else [])
         assert _warned(turn) == ["stray_call_mark"]
-    assert turn.content == "x" + call.format("g")
+        assert turn.content == (f"x{end}{two}" if content is None else content)
 
 
 @pytest.mark.parametrize("name", SECTIONS)

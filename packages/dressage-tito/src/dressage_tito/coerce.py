@@ -4,14 +4,15 @@ The rule: a *string* value whose schema admits no string, and that spells a valu
 becomes that value. Everything else stays as it was written: a string where the schema admits strings or names
 no type (``any`` stays text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says
 so), a value that was no string to begin with. Truth values may be spelled in any case, since models write
-Python's.
+Python's. A schema names its types by ``type``, ``enum``, ``const``, ``properties`` or ``items``, also behind
+a ``$ref`` into itself, ``anyOf``, ``oneOf`` and ``allOf``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dressage_tito.jsonspan import read_value
@@ -19,53 +20,100 @@ from dressage_tito.jsonspan import read_value
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _MAX_DIGITS = 4000
+_MAX_DEPTH = 100
+_TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
+Schema = Mapping[str, Any]
 
 
 def coerce_arguments(values: Mapping[str, Any], schema: object) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Arguments with the types that ``schema`` (a tool's ``parameters``) asks for, and warnings."""
-    warnings: list[str] = []
-    coerced = _coerce(dict(values), schema, "", warnings)
-    return coerced, tuple(warnings)
-
-
-def _coerce(value: Any, schema: object, path: str, warnings: list[str]) -> Any:
     if not isinstance(schema, Mapping):
-        return value
-    if isinstance(value, dict):
-        properties = schema.get("properties")
-        known = properties if isinstance(properties, Mapping) else {}
-        return {
-            key: _coerce(item, known.get(key), f"{path}.{key}" if path else key, warnings)
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        items = schema.get("items")
-        return [_coerce(item, items, f"{path}[{index}]", warnings) for index, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    types = _types(schema)
-    if not types or "string" in types:
-        return value
-    found = _spelled(value, types)
-    if found is _NOTHING:
-        warnings.append(f"argument {path} is the text {value[:40]!r}, not {' or '.join(sorted(types))}")
-        return value
-    return _coerce(found, schema, path, warnings) if isinstance(found, dict | list) else found
+        return dict(values), ()
+    coercion = _Coercion(schema)
+    coerced = coercion.coerce(dict(values), schema, "", 0)
+    return coerced, tuple(coercion.warnings)
 
 
-def _types(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The type names that a schema admits; empty where it does not say (also where a branch does not)."""
+class _Coercion:
+    def __init__(self, root: Schema) -> None:
+        self.warnings: list[str] = []
+        self._root = root
+
+    def coerce(self, value: Any, schema: object, path: str, depth: int) -> Any:
+        if depth > _MAX_DEPTH or not isinstance(value, dict | list | str):
+            return value
+        branches = list(self._branches(schema, frozenset()))
+        if isinstance(value, dict):
+            stated = (branch.get("properties") for branch in branches)
+            known: Schema = next((found for found in stated if isinstance(found, Mapping)), {})
+            return {
+                key: self.coerce(item, known.get(key), f"{path}.{key}" if path else key, depth + 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, list):
+            items = next((branch["items"] for branch in branches if "items" in branch), None)
+            return [
+                self.coerce(item, items, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)
+            ]
+        named = [_types(branch) for branch in branches]
+        types = frozenset().union(*named) if all(named) else frozenset()
+        if not types or "string" in types:
+            return value
+        found = _spelled(value, types)
+        if found is _NOTHING:
+            wanted = " or ".join(sorted(types))
+            self.warnings.append(f"argument {path} is the text {value[:40]!r}, not {wanted}")
+            return value
+        return self.coerce(found, schema, path, depth + 1) if isinstance(found, dict | list) else found
+
+    def _branches(self, schema: object, seen: frozenset[str]) -> Iterator[Schema]:
+        """The schemas that a value may follow, references resolved; an empty one where nothing is known."""
+        if not isinstance(schema, Mapping):
+            yield {}
+            return
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            target = None if reference in seen else self._target(reference)
+            yield from self._branches(target, seen | {reference})
+            return
+        for key in ("anyOf", "oneOf"):
+            options = schema.get(key)
+            if isinstance(options, list) and options and "type" not in schema:
+                for option in options:
+                    yield from self._branches(option, seen)
+                return
+        parts = schema.get("allOf")
+        if isinstance(parts, list) and parts and "type" not in schema:
+            # One part names the type; the others narrow it.
+            resolved = [branch for part in parts for branch in self._branches(part, seen)]
+            yield next((branch for branch in resolved if _types(branch)), {})
+            return
+        yield schema
+
+    def _target(self, reference: str) -> object:
+        """What a reference into the same schema (``#/$defs/Name``) points to."""
+        place: object = self._root
+        if not reference.startswith("#"):
+            return None
+        for step in reference.removeprefix("#").split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            place = place.get(name) if isinstance(place, Mapping) else None
+        return place
+
+
+def _types(schema: Schema) -> frozenset[str]:
+    """The type names that a schema admits; empty where it does not say."""
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset({declared})
     if isinstance(declared, list):
         return frozenset(str(name) for name in declared)
-    for key in ("anyOf", "oneOf"):
-        branches = schema.get(key)
-        if isinstance(branches, list) and branches:
-            names = [_types(branch) if isinstance(branch, Mapping) else frozenset() for branch in branches]
-            return frozenset().union(*names) if all(names) else frozenset()
-    return frozenset()
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list) and values:
+        return frozenset(_TYPE_OF.get(type(value), "null") for value in values)
+    if isinstance(schema.get("properties"), Mapping):
+        return frozenset({"object"})
+    return frozenset({"array"}) if "items" in schema else frozenset()
 
 
 class _Nothing:
