@@ -9,7 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from .egress import AllowList, proxy_variables
 from .errors import InvalidSpec, Unsupported
+from .inside.wire import EGRESS_PORT
 from .interpreter import Interpreter
 from .protocol import Feature, Limits, SandboxSpec
 from .relay import parse_address
@@ -101,6 +103,7 @@ def check_spec(spec: SandboxSpec) -> None:
         check_variable(key, value)
     if spec.relay is not None:
         parse_address(spec.relay)
+    AllowList.parse(spec.egress)
 
 
 def check_features(spec: SandboxSpec, features: frozenset[Feature], provider: str) -> None:
@@ -147,7 +150,8 @@ def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
     if interpreter.mounts:
         path += f":{PurePosixPath(interpreter.path).parent}"
     own = {"PATH": path, "HOME": spec.workdir, "USER": "agent", "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
-    return {**own, **_library_path(interpreter), **spec.env}
+    proxy = proxy_variables(EGRESS_PORT) if spec.egress else {}
+    return {**own, **_library_path(interpreter), **proxy, **spec.env}
 
 
 def _library_path(interpreter: Interpreter) -> dict[str, str]:

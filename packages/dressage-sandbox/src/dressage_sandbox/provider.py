@@ -17,6 +17,7 @@ from .arguments import base_env, check_features, check_spec, rlimits, sandbox_ar
 from .bwrap import find_bubblewrap
 from .cgroups import Cgroups, detect
 from .channel import Channel
+from .egress import AllowList, Egress
 from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
 from .inside import wire
 from .interpreter import Interpreter, find_interpreter
@@ -88,7 +89,7 @@ class BubblewrapProvider:
     @property
     def features(self) -> frozenset[Feature]:
         """What it can do."""
-        return frozenset(Feature) - {Feature.EGRESS, Feature.ROOT}
+        return frozenset(Feature) - {Feature.ROOT}
 
     async def probe(self) -> Capabilities:
         """Find out, once, what this machine can do, and remove what dead owners left.
@@ -271,12 +272,14 @@ class BubblewrapProvider:
         self._records.drop(sandbox.id)
 
 
-def _servers(spec: SandboxSpec) -> dict[int, Relay]:
+def _servers(spec: SandboxSpec) -> dict[int, Relay | Egress]:
     """What listens on ports inside, by port."""
-    servers: dict[int, Relay] = {}
+    servers: dict[int, Relay | Egress] = {}
     if spec.relay is not None:
         host, port = parse_address(spec.relay)
         servers[wire.RELAY_PORT] = Relay(lambda: asyncio.open_connection(host, port), spec.relay)
+    if spec.egress:
+        servers[wire.EGRESS_PORT] = Egress(AllowList.parse(spec.egress))
     return servers
 
 

@@ -15,23 +15,23 @@ from collections.abc import Awaitable, Callable
 
 from .errors import InvalidSpec, SandboxError
 
-__all__ = ["Dial", "Relay", "parse_address"]
+__all__ = ["Dial", "Relay", "parse_address", "pump", "splice"]
 
 _PIECE = 1 << 16
 Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 _log = logging.getLogger("dressage_sandbox.relay")
 
 
-def parse_address(relay: str) -> tuple[str, int]:
+def parse_address(text: str, field: str = "relay") -> tuple[str, int]:
     """``host:port`` (or ``[v6]:port``) -> (host, port).
 
     Raises:
-        InvalidSpec: it is not of that form.
+        InvalidSpec: it is not of that form; names ``field``.
     """
-    host, colon, port = relay.rpartition(":")
+    host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
-        raise InvalidSpec(f'relay={relay!r}: write it as "host:port", for example "127.0.0.1:8000"')
+        raise InvalidSpec(f'{field}={text!r}: write it as "host:port", for example "127.0.0.1:8000"')
     return host, int(port)
 
 
@@ -80,21 +80,28 @@ class Relay:
         except (OSError, SandboxError) as error:
             _log.warning("relay to %s refused: %s", self._name, error)
             return
-        both = [
-            asyncio.ensure_future(_pump(reader, out_writer)),
-            asyncio.ensure_future(_pump(out_reader, writer)),
-        ]
-        try:
-            with contextlib.suppress(OSError):
-                await asyncio.gather(*both)
-                await _closed(writer)
-        finally:
-            for task in both:
-                task.cancel()
-            out_writer.transport.abort()
+        await splice(reader, writer, out_reader, out_writer)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def splice(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    out_reader: asyncio.StreamReader,
+    out_writer: asyncio.StreamWriter,
+) -> None:
+    """Copy both ways until both have ended; closes the outer side."""
+    both = [asyncio.ensure_future(pump(reader, out_writer)), asyncio.ensure_future(pump(out_reader, writer))]
+    try:
+        with contextlib.suppress(OSError):
+            await asyncio.gather(*both)
+            await _closed(writer)
+    finally:
+        for task in both:
+            task.cancel()
+        out_writer.transport.abort()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copy until the end of ``reader``, then end only this direction."""
     while data := await reader.read(_PIECE):
         writer.write(data)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from .cgroups import kill_group, remove_group, usage
 from .channel import Call, Channel
+from .egress import Egress
 from .errors import ArgumentTooLong, InvalidSpec, SandboxError, SandboxFileError, SandboxGone
 from .inside import wire
 from .launch import Process
@@ -77,6 +78,11 @@ class BubblewrapSandbox:
     def relay_url(self) -> str | None:
         """``http://127.0.0.1:<port>`` as seen inside, where the spec named a relay."""
         return None if self._port is None else f"http://127.0.0.1:{self._port}"
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The last requests to reach something that ``egress`` does not list, and why, oldest first."""
+        return tuple(line for each in self._relays if isinstance(each, Egress) for line in each.refused)
 
     @property
     def alive(self) -> bool:

@@ -1,0 +1,312 @@
+"""The way out for an allow-list: an HTTP proxy of the host that a sandbox finds on its own loopback.
+
+It takes CONNECT, and plain HTTP requests in absolute form. Names are resolved here, and only those that are
+listed; the connection goes to the very address that was resolved and checked, so that a second answer of the
+DNS changes nothing. Addresses that are not public (private networks, loopback, link-local, where cloud
+metadata lies) are refused unless they are listed as addresses themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import re
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from .errors import InvalidSpec
+from .relay import parse_address, pump, splice
+
+__all__ = ["AllowList", "Egress", "Refused", "proxy_variables", "public"]
+
+_HEAD_BYTES = 64 << 10
+_HEAD_S = 15.0
+_CONNECT_S = 15.0
+_KEPT_REFUSALS = 32
+_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_NOT_FOR_THE_ORIGIN = frozenset(
+    b"connection proxy-connection proxy-authorization keep-alive te trailer upgrade host".split()
+)
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_log = logging.getLogger("dressage_sandbox.egress")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+
+
+class Refused(Exception):  # noqa: N818 - never leaves this module but as an answer to the inside
+    """What is asked for is not allowed, or cannot be had; ``status`` is HTTP's."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def proxy_variables(port: int) -> dict[str, str]:
+    """The variables by which programs inside find the proxy; what is local goes around it."""
+    url, local = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1"
+    upper = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": local}
+    return upper | {key.lower(): value for key, value in upper.items()}
+
+
+def public(address: Address) -> bool:
+    """Whether an address is one of the public internet, whatever form it is wrapped in."""
+    if isinstance(address, ipaddress.IPv6Address):
+        embedded = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
+        if embedded is None and address in _NAT64:
+            embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if embedded is not None:
+            return public(embedded)
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """Names and addresses, each with one port."""
+
+    names: frozenset[tuple[str, int]]
+    addresses: frozenset[tuple[Address, int]]
+
+    @classmethod
+    def parse(cls, entries: Sequence[str]) -> AllowList:
+        """From ``host:port`` each; the host is a full name or an address.
+
+        Raises:
+            InvalidSpec: names the entry and the fix.
+        """
+        names, addresses = set(), set()
+        for entry in entries:
+            host, port = parse_address(entry, "egress")
+            address = _address(host)
+            if address is not None:
+                addresses.add((address, port))
+            elif _NAME.fullmatch(name := _canonical(host)) and not name.rpartition(".")[2].isdecimal():
+                names.add((name, port))
+            else:
+                raise InvalidSpec(
+                    f"egress={entry!r}: a full host name (no '*') or an address, and a port, each listed"
+                )
+        return cls(frozenset(names), frozenset(addresses))
+
+    async def admit(self, host: str, port: int, resolve: Resolve) -> list[Address]:
+        """The addresses that may be connected to for this request.
+
+        Raises:
+            Refused: it is not listed, does not resolve, or resolves to nothing that is allowed.
+        """
+        literal = _address(host)
+        if literal is not None:
+            if (literal, port) not in self.addresses:
+                raise Refused(403, f"{host}:{port} is not on the allow-list")
+            return [literal]
+        name = _canonical(host)
+        if (name, port) not in self.names:
+            raise Refused(403, f"{host}:{port} is not on the allow-list")
+        try:
+            found = await resolve(name, port)
+        except OSError as error:
+            raise Refused(502, f"{host} does not resolve: {error}") from error
+        allowed = [a for a in found if public(a) or (a, port) in self.addresses]
+        if not allowed:
+            raise Refused(403, f"{host} resolves to an address that is not public, and not on the allow-list")
+        return allowed
+
+
+class Egress:
+    """Serves one sandbox on a listening socket of its network namespace."""
+
+    def __init__(
+        self, allowed: AllowList, resolve: Resolve | None = None, max_connections: int = 128
+    ) -> None:
+        self._allowed = allowed
+        self._resolve = resolve or resolve_name
+        self._room = asyncio.Semaphore(max_connections)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.refused: deque[str] = deque(maxlen=_KEPT_REFUSALS)
+        """The last requests that were refused, and why: some are worth a look by who trains the agent."""
+
+    async def start(self, listener: socket.socket) -> None:
+        """Begin to accept."""
+        listener.setblocking(False)
+        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=_HEAD_BYTES)
+
+    def stop(self) -> None:
+        """Accept no more and drop every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            async with self._room:
+                await self._answer(reader, writer)
+        except asyncio.CancelledError:
+            _log.debug("egress connection dropped: the sandbox ended")
+        except OSError as error:
+            _log.debug("egress connection broke: %s", error)
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await _read_head(reader)
+            target = _target(head)
+            addresses = await self._allowed.admit(target.host, target.port, self._resolve)
+            up_reader, up_writer = await _connect(addresses, target.port)
+        except Refused as refusal:
+            self.refused.append(str(refusal))
+            body = f"egress: {refusal}\n".encode()
+            status = b"HTTP/1.1 %d Refused\r\n" % refusal.status
+            writer.write(status + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+            await writer.drain()
+            writer.write_eof()
+            return
+        try:
+            if target.request is None:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                await splice(reader, writer, up_reader, up_writer)
+            else:
+                up_writer.write(target.request)
+                await _exchange(reader, writer, up_reader, up_writer, target.body_bytes)
+        finally:
+            up_writer.transport.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a request goes; ``request`` is its head for the origin, or None for a tunnel."""
+
+    host: str
+    port: int
+    request: bytes | None
+    body_bytes: int
+
+
+async def resolve_name(name: str, port: int) -> list[Address]:
+    """By the host's own resolver."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        async with asyncio.timeout(_HEAD_S):
+            return await reader.readuntil(b"\r\n\r\n")
+    except TimeoutError:
+        raise Refused(408, "no request came") from None
+    except asyncio.LimitOverrunError:
+        raise Refused(431, "the request's head is too long") from None
+    except asyncio.IncompleteReadError:
+        raise Refused(400, "the request is cut off") from None
+
+
+def _target(head: bytes) -> _Target:
+    """Read a request's head.
+
+    Raises:
+        Refused: it is not one that a proxy can take.
+    """
+    line, *fields = head[:-4].split(b"\r\n")
+    words = line.split(b" ")
+    lone_ends = b"\n" in head.replace(b"\r\n", b"") or b"\r" in head.replace(b"\r\n", b"")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not line.isascii() or lone_ends:
+        raise Refused(400, "not a request of HTTP/1")
+    method, url = words[0].decode(), words[1].decode()
+    if method == "CONNECT":
+        try:
+            return _Target(*parse_address(url, "CONNECT"), None, 0)
+        except InvalidSpec as error:
+            raise Refused(400, str(error)) from None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        raise Refused(400, "not a URL that a proxy can take") from None
+    if parts.scheme != "http" or not host or parts.username is not None:
+        raise Refused(400, "a proxy takes http://host/path, or CONNECT host:port")
+    kept, body_bytes = _fields(fields)
+    path = parts.path or "/"
+    origin = f"{method} {path}{'?' + parts.query if parts.query else ''} {words[2].decode()}\r\n".encode()
+    authority = parts.netloc.encode()
+    request = origin + b"Host: " + authority + b"\r\nConnection: close\r\n" + kept + b"\r\n"
+    return _Target(host, port, request, body_bytes)
+
+
+def _fields(fields: Sequence[bytes]) -> tuple[bytes, int]:
+    """Header fields for the origin, and the length of the body: one request, one host, nothing smuggled."""
+    kept, lengths = b"", set()
+    for entry in fields:
+        name, colon, value = entry.partition(b":")
+        key = name.lower()
+        if not colon or not re.fullmatch(rb"[!#$%&'*+.^_`|~0-9a-z-]+", key):
+            raise Refused(400, "a header field is not one")
+        if key == b"transfer-encoding":
+            raise Refused(411, "plain HTTP through this proxy needs a Content-Length, or use https")
+        if key == b"content-length":
+            lengths.add(value.strip())
+        if key not in _NOT_FOR_THE_ORIGIN:
+            kept += entry + b"\r\n"
+    if len(lengths) > 1 or not all(length.isdigit() and len(length) < 16 for length in lengths):
+        raise Refused(400, "Content-Length is not one number")
+    return kept, int(lengths.pop()) if lengths else 0
+
+
+async def _connect(
+    addresses: Sequence[Address], port: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    last: Exception = Refused(502, "no address")
+    for address in addresses:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                return await asyncio.open_connection(str(address), port)
+        except (OSError, TimeoutError) as error:
+            last = error
+    raise Refused(502, f"cannot connect: {last}")
+
+
+async def _exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    up_reader: asyncio.StreamReader,
+    up_writer: asyncio.StreamWriter,
+    body_bytes: int,
+) -> None:
+    """Exactly the request's body up, and all that comes down."""
+    upload = asyncio.ensure_future(_copy(reader, up_writer, body_bytes))
+    try:
+        with contextlib.suppress(OSError):
+            await pump(up_reader, writer)
+    finally:
+        upload.cancel()
+        with contextlib.suppress(asyncio.CancelledError, OSError, asyncio.IncompleteReadError):
+            await upload
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int) -> None:
+    while size > 0 and (data := await reader.read(min(size, 1 << 16))):
+        size -= len(data)
+        writer.write(data)
+        await writer.drain()
+
+
+def _canonical(host: str) -> str:
+    return host.lower().removesuffix(".")
+
+
+def _address(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
