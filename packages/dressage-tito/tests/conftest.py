@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dressage_tito import ChatCodec, Encoded, Refusal
+from dressage_tito import ChatCodec, Encoded, ParsedTurn, Refusal
+from dressage_tito.grammars import grammar_named
 from dressage_tito.toy import write_toy_tokenizer
 
 FETCH = Path(__file__).resolve().parents[3] / "scripts" / "fetch_test_models.py"
@@ -107,3 +108,43 @@ def granted() -> Callable[[Encoded | Refusal], Encoded]:
         return result
 
     return check
+
+
+GRAMMAR_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "s": {"type": "string"},
+                    "n": {"type": "integer"},
+                    "f": {"type": "number"},
+                    "b": {"type": "boolean"},
+                    "o": {"type": "object", "properties": {"n": {"type": "integer"}}},
+                    "l": {"type": "array", "items": {"type": "integer"}},
+                    "z": {"type": ["string", "null"]},
+                    "any": {},
+                },
+            },
+        },
+    }
+]
+
+
+@pytest.fixture(scope="session")
+def parse() -> Callable[..., ParsedTurn]:
+    """A grammar's ``parse`` by name, with a tool ``f`` of typed parameters."""
+
+    def run(name: str, text: str, **options: Any) -> ParsedTurn:
+        given = {
+            "reasoning_open": False,
+            "finish_reason": "stop",
+            "tools": GRAMMAR_TOOLS,
+            "reasoning_tags": None if name == "harmony" else ("<think>", "</think>"),
+            **options,
+        }
+        return grammar_named(name).parse(text, **given)  # type: ignore[arg-type]
+
+    return run

@@ -8,39 +8,9 @@ from typing import Any
 
 import pytest
 from dressage_tito import ParsedTurn
-from dressage_tito.grammars import GRAMMARS, REASONING_TAGS, grammar_named
+from dressage_tito.grammars import GRAMMARS, REASONING_TAGS
 
-THINK = ("<think>", "</think>")
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "s": {"type": "string"},
-        "n": {"type": "integer"},
-        "f": {"type": "number"},
-        "b": {"type": "boolean"},
-        "o": {"type": "object", "properties": {"n": {"type": "integer"}}},
-        "l": {"type": "array", "items": {"type": "integer"}},
-        "z": {"type": ["string", "null"]},
-        "any": {},
-    },
-}
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
 Parse = Callable[..., ParsedTurn]
-
-
-@pytest.fixture
-def parse() -> Parse:
-    def run(name: str, text: str, **options: Any) -> ParsedTurn:
-        given = {
-            "reasoning_open": False,
-            "finish_reason": "stop",
-            "tools": TOOLS,
-            "reasoning_tags": None if name == "harmony" else THINK,
-            **options,
-        }
-        return grammar_named(name).parse(text, **given)  # type: ignore[arg-type]
-
-    return run
 
 
 def _calls(turn: ParsedTurn) -> list[tuple[str, Any]]:
@@ -49,100 +19,6 @@ def _calls(turn: ParsedTurn) -> list[tuple[str, Any]]:
 
 def _warned(turn: ParsedTurn) -> list[str]:
     return [warning.partition(":")[0] for warning in turn.warnings]
-
-
-TAGGED = {
-    "qwen3_coder": (
-        "<tool_call>\n<function=f>\n@</function>\n</tool_call>",
-        "<parameter={}>\n{}\n</parameter>\n",
-    ),
-    "glm": ("<tool_call>f\n@</tool_call>", "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n"),
-    "minimax_m2": (
-        '<minimax:tool_call>\n<invoke name="f">\n@</invoke>\n</minimax:tool_call>',
-        '<parameter name="{}">{}</parameter>\n',
-    ),
-    "deepseek_dsml": (
-        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n@</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
-        '<｜DSML｜parameter name="{}" string="false">{}</｜DSML｜parameter>\n',
-    ),
-}
-
-
-def _tagged(name: str, *values: tuple[str, str]) -> str:
-    frame, parameter = TAGGED[name]
-    return frame.replace("@", "".join(parameter.format(key, value) for key, value in values))
-
-
-@pytest.mark.parametrize("name", TAGGED)
-def test_raw_values_take_their_types_from_the_schema_and_keep_their_spelling(parse: Parse, name: str) -> None:
-    text = _tagged(
-        name,
-        *(("s", "007"), ("n", "123456789012345678901234567890"), ("f", "1.50"), ("b", "True")),
-        *(("o", '{"n": "7", "x": 0.10}'), ("l", "[1,  2]"), ("z", "null"), ("any", "1e3")),
-    )
-    turn = parse(name, text)
-    null, loose = (None, 1000.0) if name == "deepseek_dsml" else ("null", "1e3")
-    assert _calls(turn) == [
-        (
-            "f",
-            {
-                "s": "007",
-                "n": 123456789012345678901234567890,
-                "f": 1.5,
-                "b": True,
-                "o": {"n": 7, "x": 0.1},
-                "l": [1, 2],
-                "z": null,
-                "any": loose,
-            },
-        )
-    ]
-    assert turn.tool_calls[0].arguments_text == (
-        '{"s": "007", "n": 123456789012345678901234567890, "f": 1.50, "b": true, '
-        '"o": {"n": "7", "x": 0.10}, "l": [1,  2], '
-        + ('"z": null, "any": 1e3}' if name == "deepseek_dsml" else '"z": "null", "any": "1e3"}')
-    )
-    assert turn.warnings == ()
-
-
-@pytest.mark.parametrize("name", TAGGED)
-def test_a_value_that_does_not_spell_its_type_stays_text_with_a_warning(parse: Parse, name: str) -> None:
-    number = () if name == "deepseek_dsml" else (("n", "7.5"),)  # there it is marked as a number
-    for key, value in (*number, ("n", "020"), ("b", "yes"), ("o", "{"), ("l", "[NaN]"), ("f", "1e999")):
-        turn = parse(name, _tagged(name, (key, value)))
-        assert _calls(turn) == [("f", {key: value})]
-        assert json.loads(turn.tool_calls[0].arguments_text) == {key: value}
-        assert _warned(turn) == ["argument_type"]
-
-
-@pytest.mark.parametrize("name", TAGGED)
-def test_closing_tags_inside_a_value_are_a_part_of_it(parse: Parse, name: str) -> None:
-    frame = TAGGED[name][0]
-    for mark in (
-        "</parameter>",
-        "</arg_value>",
-        "</｜DSML｜parameter>",
-        frame,
-        frame.partition("@")[0],
-        "</tool_call>",
-    ):
-        value = f"sed 's|{mark} x|'\n  {mark}."
-        turn = parse(name, _tagged(name, ("s", value), ("n", "1")))
-        assert _calls(turn) == [("f", {"s": value, "n": 1})], mark
-        assert (turn.content, turn.warnings) == ("", ())
-
-
-@pytest.mark.parametrize("name", TAGGED)
-def test_a_parameter_that_comes_twice_counts_as_its_last(parse: Parse, name: str) -> None:
-    (call,) = parse(name, _tagged(name, ("n", "1"), ("n", "2"))).tool_calls
-    assert call.arguments == {"n": 2} == json.loads(call.arguments_text)
-
-
-@pytest.mark.parametrize("name", TAGGED)
-def test_a_call_of_an_unknown_tool_is_forwarded_with_its_values_as_text(parse: Parse, name: str) -> None:
-    text = _tagged(name, ("n", "1")).replace("=f>", "=g>").replace('"f"', '"g"').replace(">f\n", ">g\n")
-    turn = parse(name, text)
-    assert _calls(turn) == [("g", {"n": 1 if name == "deepseek_dsml" else "1"})]
 
 
 SECTIONS = {
@@ -204,6 +80,11 @@ def test_a_bad_call_in_a_section_stays_content_and_the_next_is_called(parse: Par
     assert _warned(turn) == ["malformed_tool_call"]
 
 
+def test_a_line_end_before_a_section_is_the_model_s_own(parse: Parse) -> None:
+    begin, call, end = SECTIONS["kimi_k2"]
+    assert parse("kimi_k2", "Two:\n" + begin + call.format("f") + end).content == "Two:\n"
+
+
 def test_kimi_s_id_is_kept_as_it_was_sampled(parse: Parse) -> None:
     begin, call, end = SECTIONS["kimi_k2"]
     for call_id, name in (("functions.mcp.read:12", "mcp.read"), ("functions.f", "f"), ("f:3", "f")):
@@ -238,13 +119,14 @@ def test_mistral_s_last_call_has_no_end_but_the_turn_s(parse: Parse) -> None:
 def test_nothing_inside_a_cut_call_is_called(parse: Parse) -> None:
     """A string that was cut may spell a whole call of the same grammar."""
     inner = "[TOOL_CALLS]rm[ARGS]{}"
-    assert parse("mistral", '[TOOL_CALLS]f[ARGS]{"s": "' + inner, finish_reason="length").tool_calls == ()
+    for more in ("", " and", " and]"):
+        text = '[TOOL_CALLS]f[ARGS]{"s": "' + inner + more
+        turn = parse("mistral", text, finish_reason="length")
+        assert (turn.content, turn.tool_calls) == (text, ())
     begin, call, _ = SECTIONS["kimi_k2"]
     cut = call.format("f").partition("{}")[0] + '{"s": "<|tool_call_end|>' + call.format("rm")
     turn = parse("kimi_k2", begin + cut, finish_reason="length")
     assert (turn.tool_calls, turn.content) == ((), begin + cut)
-    cut = _tagged("qwen3_coder", ("s", "x")).partition("x\n")[0] + _tagged("qwen3_coder", ("s", "rm"))
-    assert _calls(parse("qwen3_coder", cut[:-12], finish_reason="length")) == []
 
 
 @pytest.mark.parametrize(
@@ -314,6 +196,10 @@ def test_gemma_values_are_typed_by_their_marks(parse: Parse) -> None:
     assert '"f": 1.50' in turn.tool_calls[0].arguments_text
     assert json.loads(turn.tool_calls[0].arguments_text) == arguments
     assert turn.content == "Done."
+    for text in ('say <|"|>hi<|"|> now', '<|"|>', '"'):
+        assert _calls(parse("gemma4", f'<|tool_call>call:f{{s:<|"|>{text}<|"|>}}<tool_call|>')) == [
+            ("f", {"s": text})
+        ]
 
 
 @pytest.mark.parametrize(
@@ -395,33 +281,3 @@ def test_harmony_text_without_a_header_is_content(parse: Parse) -> None:
         turn = parse("harmony", text)
         assert (turn.content, turn.reasoning, turn.tool_calls) == (text, "", ())
         assert _warned(turn) == ["malformed_message"]
-
-
-def test_a_qwen_call_without_its_opening_tag_is_content(parse: Parse) -> None:
-    text = _tagged("qwen3_coder", ("s", "x")).removeprefix("<tool_call>\n")
-    turn = parse("qwen3_coder", text)
-    assert (turn.content, turn.tool_calls) == (text, ())
-    assert _warned(turn) == ["stray_call_mark"]
-
-
-def test_an_opening_tag_that_begins_nothing_hides_no_call(parse: Parse) -> None:
-    for name in ("qwen3_coder", "glm", "hermes"):
-        call = '<tool_call>{"name": "f"}</tool_call>' if name == "hermes" else _tagged(name, ("s", "x"))
-        turn = parse(name, f"A <tool_call> is: {{\n{call}" if name != "glm" else f"A <tool_call> <\n{call}")
-        assert [call.name for call in turn.tool_calls] == ["f"]
-        assert turn.content.startswith("A <tool_call>")
-        assert _warned(turn) == ["malformed_tool_call"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value></tool_call>",
-        "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
-        "<tool_call>\nf\n<arg_key>n</arg_key>\n<arg_value>1</arg_value><arg_key>s</arg_key>\n<arg_value></arg_value>\n</tool_call>",
-    ],
-)
-def test_glm_with_and_without_line_ends(parse: Parse, text: str) -> None:
-    (call,) = parse("glm", "\n" + text).tool_calls
-    assert call.arguments["n"] == 1
-    assert parse("glm", "\nHi").content == "Hi"

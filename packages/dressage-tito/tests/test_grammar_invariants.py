@@ -150,10 +150,10 @@ RENDER: dict[str, Callable[[Calls], str]] = {
 }
 
 AMBIGUOUS = {
-    "qwen3_coder": r"</parameter>\s*(?:<parameter=|</function>)",
-    "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)",
-    "minimax_m2": r"</parameter>\s*(?:<parameter name=|</invoke>)",
-    "deepseek_dsml": r"</｜DSML｜parameter>\s*(?:<｜DSML｜parameter|</｜DSML｜invoke>)",
+    "qwen3_coder": r"</parameter>\s*(?:<parameter=|</function>)|</function>\s*</tool_call>\s*<tool_call>",
+    "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|</tool_call>\s*<tool_call>",
+    "minimax_m2": r"</parameter>\s*(?:<parameter name=|</invoke>)|</invoke>\s*<",
+    "deepseek_dsml": r"</｜DSML｜parameter>\s*(?:<｜DSML｜parameter|</｜DSML｜invoke>)|</｜DSML｜invoke>\s*<",
     "gemma4": r'<\|"\|>\s*[,}\]:]',
 }
 """Raw text that a grammar cannot tell from its own frame: no value may hold it."""

@@ -21,20 +21,28 @@ class _Finder(CallFinder):
     def __init__(self, text: str, context: TurnContext) -> None:
         super().__init__(text, context)
         self._parameters = TaggedParameters(
-            text, r"<arg_key>(?P<key>[^<>]+)</arg_key>\s*+<arg_value>", "</arg_value>", _CLOSE
+            text,
+            r"<arg_key>(?P<key>[^<>]+)</arg_key>\s*+<arg_value>",
+            "</arg_value>",
+            _CLOSE,
+            r"<tool_call>\s*+[^\s<>{}\"]++\s*+<arg_key>",
         )
 
     def find(self, start: int, after: int) -> Found | Broken:
         name = _NAME.match(self.text, after)
         if name is None:
             return Broken(after, _CLOSE, begun=False)
-        found, end = self._parameters.read(name.end())
+        read = self._parameters.read(name.end())
+        if isinstance(read, int):
+            return Broken(read, _CLOSE)
+        found, end = read
         if not self.text.startswith(_CLOSE, end):
-            self._parameters.doom(found)
             return Broken(end, _CLOSE)
         parameters = [RawParameter(opening["key"].strip(), text) for opening, text in found]
         call, warnings = call_of_texts("", name["name"], parameters, self.context.schemas)
-        return Found((call,), end + len(_CLOSE), warnings=tuple(warnings))
+        # A value that spells a call's beginning may spell its end too: then the turn's end must be known.
+        closed = self.text.find("<tool_call>", after, end) < 0
+        return Found((call,), end + len(_CLOSE), closed, tuple(warnings))
 
 
 GLM = ToolGrammar(

@@ -16,20 +16,26 @@ _NAME = re.compile(r'(?P<name>[^"<>\n]+)">')
 
 
 class _Invoke(SectionFinder):
+    raw: ClassVar[bool] = True
     parameter: ClassVar[str]
     parameter_close: ClassVar[str]
 
     def __init__(self, text: str, context: TurnContext) -> None:
         super().__init__(text, context)
-        self._parameters = TaggedParameters(text, self.parameter, self.parameter_close, self.close)
+        between = f"(?:(?:{'|'.join(self.section_close)})\\s*+(?:{self.section.pattern})\\s*+)?+"
+        self._parameters = TaggedParameters(
+            text, self.parameter, self.parameter_close, self.close, between + self.inner
+        )
 
     def read(self, position: int) -> tuple[ToolCall, list[str], int] | int:
         name = _NAME.match(self.text, position)
         if name is None:
             return position
-        found, end = self._parameters.read(name.end())
+        read = self._parameters.read(name.end())
+        if isinstance(read, int):
+            return read
+        found, end = read
         if not self.text.startswith(self.close, end):
-            self._parameters.doom(found)
             return end
         parameters = [
             RawParameter(opening["key"], text, is_json=opening.groupdict().get("string") == "false")

@@ -22,7 +22,11 @@ class _Finder(CallFinder):
     def __init__(self, text: str, context: TurnContext) -> None:
         super().__init__(text, context)
         self._parameters = TaggedParameters(
-            text, r"<parameter=(?P<key>[^<>\n]+)>", "</parameter>", r"</function>\s*+</tool_call>"
+            text,
+            r"<parameter=(?P<key>[^<>\n]+)>",
+            "</parameter>",
+            r"</function>\s*+</tool_call>",
+            r"<tool_call>\s*+<function=",
         )
 
     def find(self, start: int, after: int) -> Found | Broken:
@@ -31,14 +35,18 @@ class _Finder(CallFinder):
         head = _HEAD.match(self.text, after)
         if head is None:
             return Broken(after, _CLOSE, begun=False)
-        found, end = self._parameters.read(head.end())
+        read = self._parameters.read(head.end())
+        if isinstance(read, int):
+            return Broken(read, _CLOSE)
+        found, end = read
         tail = _TAIL.match(self.text, end)
         if tail is None:
-            self._parameters.doom(found)
             return Broken(end, _CLOSE)
         parameters = [RawParameter(opening["key"].strip(), _inner_lines(text)) for opening, text in found]
         call, warnings = call_of_texts("", head["name"].strip(), parameters, self.context.schemas)
-        return Found((call,), tail.end(), warnings=tuple(warnings))
+        # A value that spells a call's beginning may spell its end too: then the turn's end must be known.
+        closed = self.text.find("<tool_call>", after, tail.end()) < 0
+        return Found((call,), tail.end(), closed, tuple(warnings))
 
 
 def _inner_lines(value: str) -> str:

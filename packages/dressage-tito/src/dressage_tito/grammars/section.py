@@ -25,6 +25,8 @@ class SectionFinder(CallFinder):
     """What ends a call."""
     section_close: ClassVar[tuple[str, ...]]
     """What ends a section."""
+    raw: ClassVar[bool] = False
+    """Values stand there as raw text, so that one may spell a whole call."""
 
     def __init__(self, text: str, context: TurnContext) -> None:
         super().__init__(text, context)
@@ -59,13 +61,14 @@ class SectionFinder(CallFinder):
         if not self.text.startswith(self.close, end):
             self._read_to = end
             return Broken(end, self.close)
+        closed = not self.raw or self.text.find(self.inner, after, end) < 0
         self._read_to = end = end + len(self.close)
         tail = skip_blank(self.text, end)
         for mark in self.section_close:
             if self.text.startswith(mark, tail):
                 self._inside = False
                 end = tail + len(mark)
-        return Found((call,), end, warnings=tuple(warnings))
+        return Found((call,), end, closed, tuple(warnings))
 
     def _closed_before(self, position: int) -> bool:
         return any(self.text.find(mark, self._read_to, position) >= 0 for mark in self.section_close)

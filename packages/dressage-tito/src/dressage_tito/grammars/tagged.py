@@ -10,36 +10,38 @@ class TaggedParameters:
     """Reads ``<open key>value<close>`` again and again, up to a tail.
 
     A value ends at the first closing tag that is followed by the next parameter or by the tail (blanks may
-    stand between): a closing tag in mid-value is a part of it. Reading one text is linear in its length.
+    stand between): a closing tag in mid-value is a part of it. Reading on and on is linear in the text.
     """
 
-    def __init__(self, text: str, opening: str, closing: str, tail: str) -> None:
-        """Patterns: ``opening`` has the group ``key``; its own blanks are not skipped."""
+    def __init__(self, text: str, opening: str, closing: str, tail: str, head: str) -> None:
+        """Patterns: ``opening`` has the group ``key``; ``head`` is what the next call begins with."""
         self._text = text
         self._opening = re.compile(opening)
         self._closing = re.compile(f"{closing}(?=\\s*+(?:{opening}|{tail}))")
+        self._next_call = re.compile(f"{tail}\\s*+{head}")
         self._blank = re.compile(r"\s*")
         self._ends: list[tuple[int, int]] | None = None
-        self._doomed: set[int] = set()
 
-    def read(self, position: int) -> tuple[list[tuple[re.Match[str], str]], int]:
-        """The parameters from here on (the opening's match and the raw value) and where they end."""
+    def read(self, position: int) -> tuple[list[tuple[re.Match[str], str]], int] | int:
+        """The parameters from here on (the opening's match and the raw value) and where they end.
+
+        Where one has no end: how far it was read. A value that holds this call's tail and the next one's head
+        has lost its closing tag, and must not swallow the next call.
+        """
         found: list[tuple[re.Match[str], str]] = []
         while True:
             position = self._skip(position)
             opening = self._opening.match(self._text, position)
-            if opening is None or position in self._doomed:
+            if opening is None:
                 return found, position
             end = self._end(opening.end())
+            start, stop = opening.end(), end[0] if end else len(self._text)
+            if swallowed := self._next_call.search(self._text, start, stop):
+                return swallowed.start()
             if end is None:
-                self._doomed.add(position)
-                return found, position
-            found.append((opening, self._text[opening.end() : end[0]]))
+                return len(self._text)
+            found.append((opening, self._text[start:stop]))
             position = end[1]
-
-    def doom(self, found: list[tuple[re.Match[str], str]]) -> None:
-        """Remember parameters that led nowhere, so that they are not read again."""
-        self._doomed.update(opening.start() for opening, _ in found)
 
     def _skip(self, position: int) -> int:
         blank = self._blank.match(self._text, position)
