@@ -80,6 +80,14 @@ def test_a_bad_call_in_a_section_stays_content_and_the_next_is_called(parse: Par
     assert _warned(turn) == ["malformed_tool_call"]
 
 
+def test_deepseek_v3_s_json_is_fenced(parse: Parse) -> None:
+    begin, call, end = SECTIONS["deepseek_v3"]
+    for good, bad in (("\n```<", "\nabc<"), ("```json", "``json"), ("{}", ""), ("{}", "[]")):
+        turn = parse("deepseek_v3", begin + call.format("f").replace(good, bad) + end)
+        assert turn.tool_calls == ()
+        assert _warned(turn) == ["malformed_tool_call"]
+
+
 def test_a_line_end_before_a_section_is_the_model_s_own(parse: Parse) -> None:
     begin, call, end = SECTIONS["kimi_k2"]
     assert parse("kimi_k2", "Two:\n" + begin + call.format("f") + end).content == "Two:\n"
