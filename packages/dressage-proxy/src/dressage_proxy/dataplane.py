@@ -244,6 +244,8 @@ def _as_request_errors() -> Iterator[None]:
         yield
     except (RequestError, ClientGoneError):
         raise
+    except RecursionError as error:
+        raise RequestError("the request is nested too deeply", code="too_deep") from error
     except (OSError, StoreError) as error:
         log.exception("the store failed")
         raise RequestError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,13 +51,22 @@ class Parameters:
             if name in self.read or name in SAMPLING or value is None:
                 continue
             if name in self.accepted:
-                taken[name] = value
+                taken[name] = _shallow(name, value)
                 continue
             if any(type(value) is type(n) and value == n for n in self.neutral.get(name, ())):
                 continue
             with_value = f" with {short(value)}" if name in self.neutral else ""
             raise unsupported(name, f"the parameter {name!r} is not supported{with_value}")
         return taken
+
+
+def _shallow(name: str, value: object) -> object:
+    """A value that can be told back. Raises RequestError."""
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        raise RequestError(f"{name} is no value that can be kept: {error}", field=name) from error
+    return value
 
 
 def names(text: str) -> frozenset[str]:
@@ -177,18 +187,8 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def dumps(value: object) -> bytes:
-    """JSON bytes. Half a surrogate pair, which no client could read, becomes U+FFFD."""
+    """JSON bytes. Half a surrogate pair, which no client could read, becomes a question mark."""
     try:
         return orjson.dumps(value)
-    except TypeError:
-        return orjson.dumps(_readable(value))
-
-
-def _readable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_readable(key): _readable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_readable(item) for item in value]
-    return value if isinstance(value, bool | float | None) or abs(value) < 2**63 else float(value)
+    except TypeError:  # surrogates, integers beyond 64 bits, deep nesting
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
