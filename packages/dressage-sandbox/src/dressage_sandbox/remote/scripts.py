@@ -17,7 +17,7 @@ TAG_TOP = 1 << 60
 """Where util-linux's prlimit is inside, a command's processes also carry a lowered hard RLIMIT_RTTIME (inert:
 nothing inside may use real-time scheduling), which no process can take off without privilege."""
 
-_TAG = 'pre=; if command -v prlimit >/dev/null && prlimit --rttime={tag}:{tag} true 2>/dev/null; then '
+_TAG = "pre=; if command -v prlimit >/dev/null && prlimit --rttime={tag}:{tag} true 2>/dev/null; then "
 _TAG += 'pre="prlimit --rttime={tag}:{tag}"; fi\n'
 
 _RUN = """\
@@ -46,7 +46,7 @@ report() {{
   for part in o.h o.t e.h e.t; do base64 <"$d/$part"; echo :; done
 }}
 """
-_AND_TELL = 'report\nrm -rf "$d"\n'
+_AND_TELL = 'report\nrm -rf "$d" "$d.in"\n'
 _AND_KEEP = 'report >"$d/part" && mv "$d/part" "$d/done"\n'
 _ERRNO = """\
 fail() {
@@ -113,7 +113,7 @@ class RunScript:
 
 def _found(script_id: str, tag: int) -> str:
     return (
-        f"found() {{ {{ grep -lsaF {MARK}={script_id} /proc/[0-9]*/environ;"
+        f"found() {{ {{ grep -lsF {MARK}={script_id} /proc/[0-9]*/environ;"
         f" grep -ls 'realtime timeout  *{tag} ' /proc/[0-9]*/limits; }} 2>/dev/null |"
         " sed 's|^/proc/||; s|/.*||' | sort -u; }\n"
     )
@@ -124,7 +124,7 @@ def kills(script_id: str, tag: int) -> str:
     return _found(script_id, tag) + (
         "for round in 1 2 3 4 5 6 7 8 9 10 11 12; do\n"
         "  pids=$(found)\n"
-        "  [ -n \"$pids\" ] || { echo gone; exit 0; }\n"
+        '  [ -n "$pids" ] || { echo gone; exit 0; }\n'
         # Stopping first keeps a fork bomb from growing between two looks.
         "  kill -STOP $pids 2>/dev/null; kill -KILL $pids 2>/dev/null\n"
         "  sleep 0.02\n"
@@ -137,7 +137,7 @@ def stops(script_id: str, tag: int, folder: str, grace_s: float) -> str:
     steps = max(1, round(grace_s / 0.05))
     return (
         _found(script_id, tag)
-        + f"pids=$(found); [ -z \"$pids\" ] || kill -TERM $pids 2>/dev/null\n"
+        + 'pids=$(found); [ -z "$pids" ] || kill -TERM $pids 2>/dev/null\n'
         + f"i=0; while [ $i -lt {steps} ] && [ ! -e {folder}/done ]; do i=$((i+1)); sleep 0.05; done\n"
         + kills(script_id, tag)
     )
@@ -145,12 +145,14 @@ def stops(script_id: str, tag: int, folder: str, grace_s: float) -> str:
 
 def waits(folder: str) -> str:
     """The report of a detached command, once it is there."""
-    return f"while [ ! -e {folder}/done ]; do [ -d {folder} ] || exit 0; sleep 0.1; done; cat {folder}/done\n"
+    # The folder may not be there yet: the command has only just been detached.
+    absent = f"[ -d {folder} ] || {{ i=$((i+1)); [ $i -lt 100 ] || exit 0; }}"
+    return f"i=0; while [ ! -e {folder}/done ]; do {absent}; sleep 0.1; done; cat {folder}/done\n"
 
 
 def ends(folder: str) -> str:
     """Remove what a detached command left."""
-    return f"rm -rf {folder}\n"
+    return f"rm -rf {folder} {folder}.in\n"
 
 
 def reads(path: str, offset: int, size: int) -> str:
@@ -159,7 +161,7 @@ def reads(path: str, offset: int, size: int) -> str:
         f"p={word(path)}\n"
         "if [ -d \"$p\" ]; then echo 'E 21'; elif [ ! -e \"$p\" ]; then echo 'E 2'\n"
         "elif [ ! -f \"$p\" ]; then echo 'E 22'; elif [ ! -r \"$p\" ]; then echo 'E 13'\n"
-        f"else echo \"D $(wc -c <\"$p\")\"; tail -c +{offset + 1} \"$p\" | head -c {size} | base64; fi\n"
+        f'else echo "D $(wc -c <"$p")"; tail -c +{offset + 1} "$p" | head -c {size} | base64; fi\n'
     )
 
 
@@ -173,11 +175,11 @@ def puts(path: str, mode: int, part: str) -> str:
         f"umask 022; p={word(path)}; f={word(folder)}; t={word(part)}\n"
         "trap 'rm -f \"$t\"' EXIT\n"
         "case $p in */) echo 'E 21'; exit 0 ;; esac\n"
-        "if [ -d \"$p\" ] && [ ! -L \"$p\" ]; then echo 'E 21'; exit 0; fi\n"
-        "m=$(LC_ALL=C mkdir -p -- \"$f\" 2>&1) || fail \"$m\"\n"
-        "q=\"$f/.dressage-${t##*-}\"\n"
-        f"m=$({{ LC_ALL=C cat \"$t\" >\"$q\" && chmod {mode & 0o7777:o} \"$q\" && mv -fT -- \"$q\" \"$p\"; }} 2>&1)"
-        " || { rm -f \"$q\"; fail \"$m\"; }\n"
+        'if [ -d "$p" ] && [ ! -L "$p" ]; then echo \'E 21\'; exit 0; fi\n'
+        'm=$(LC_ALL=C mkdir -p -- "$f" 2>&1) || fail "$m"\n'
+        'q="$f/.dressage-${t##*-}"\n'
+        f'm=$({{ LC_ALL=C cat "$t" >"$q" && chmod {mode & 0o7777:o} "$q" && mv -fT -- "$q" "$p"; }} 2>&1)'
+        ' || { rm -f "$q"; fail "$m"; }\n'
         "echo D\n"
     )
 
@@ -190,9 +192,9 @@ def lists(path: str) -> str:
         "elif [ ! -r \"$p\" ]; then echo 'E 13'; else echo D\n"
         "{ if find / -maxdepth 0 -printf '' 2>/dev/null; then\n"
         "    find \"$p/\" -mindepth 1 -maxdepth 1 -printf '%y\\0%s\\0%f\\0'\n"
-        "  else for f in \"$p\"/* \"$p\"/.[!.]* \"$p\"/..?*; do\n"
-        "    if [ -L \"$f\" ]; then printf 'l\\0000\\000%s\\000' \"${f##*/}\"\n"
-        "    elif [ -d \"$f\" ]; then printf 'd\\0000\\000%s\\000' \"${f##*/}\"\n"
-        "    elif [ -f \"$f\" ]; then printf 'f\\000%s\\000%s\\000' \"$(stat -c %s \"$f\")\" \"${f##*/}\"\n"
-        "    elif [ -e \"$f\" ]; then printf 'p\\0000\\000%s\\000' \"${f##*/}\"; fi; done; fi; } | base64; fi\n"
+        '  else for f in "$p"/* "$p"/.[!.]* "$p"/..?*; do\n'
+        '    if [ -L "$f" ]; then printf \'l\\0000\\000%s\\000\' "${f##*/}"\n'
+        '    elif [ -d "$f" ]; then printf \'d\\0000\\000%s\\000\' "${f##*/}"\n'
+        '    elif [ -f "$f" ]; then printf \'f\\000%s\\000%s\\000\' "$(stat -c %s "$f")" "${f##*/}"\n'
+        '    elif [ -e "$f" ]; then printf \'p\\0000\\000%s\\000\' "${f##*/}"; fi; done; fi; } | base64; fi\n'
     )
