@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import re
+import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -129,3 +132,30 @@ async def provider(
 async def box(provider: BubblewrapProvider) -> BubblewrapSandbox:
     """A sandbox with the default limits."""
     return await provider.create(SandboxSpec())
+
+
+def _make_image(root: Path) -> None:
+    for folder in ("bin", "etc", "opt/tool", "root", "tmp", "proc", "var/lib", "testbed/sub"):
+        (root / folder).mkdir(parents=True)
+    needed: set[str] = set()
+    for name in ("sh", "ls", "cat", "id", "touch", "mkdir", "rm", "head", "env"):
+        source = Path("/bin", name).resolve()
+        shutil.copy(source, root / "bin" / name)
+        needed |= set(re.findall(r"(/\S+\.so\S*)", subprocess.check_output(["ldd", source], text=True)))
+    for library in needed:
+        (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(library).resolve(), root / library[1:])
+    (root / "etc/passwd").write_text("image:x:0:0::/:/bin/sh\n")
+    (root / "testbed/sub/file").write_bytes(b"of the image\n")
+    (root / "testbed/tool").write_text("#!/bin/sh\necho tool\n")
+    (root / "testbed/tool").chmod(0o755)
+    (root / "testbed/link").symlink_to("sub/file")
+    (root / "elsewhere").symlink_to("/etc")
+    for place, _, _ in os.walk(root):
+        Path(place).chmod(0o755)
+
+
+@pytest.fixture(scope="session")
+def make_image() -> Callable[[Path], None]:
+    """Fills a folder as an unpacked image: a few programs and their libraries, and no Python."""
+    return _make_image

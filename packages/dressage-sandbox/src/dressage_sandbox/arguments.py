@@ -11,10 +11,12 @@ from pathlib import Path, PurePosixPath
 
 from .egress import AllowList, proxy_variables
 from .errors import InvalidSpec, Unsupported
+from .images import Image
 from .inside.wire import EGRESS_PORT
 from .interpreter import Interpreter
 from .protocol import Feature, Limits, SandboxSpec
 from .relay import parse_address
+from .shelf import Shelf
 
 __all__ = [
     "AGENT",
@@ -32,6 +34,7 @@ AGENT = "/run/dressage/agent.pyc"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UID = 1000
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "proc", "sys", "dev", "run", "opt/dressage")
+_ALWAYS_OWN = ("proc", "sys", "dev", "run", "bin", "etc")
 _ETC = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:{home}:/bin/sh\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -94,7 +97,7 @@ def check_spec(spec: SandboxSpec) -> None:
         raise InvalidSpec("limits.timeout_s and ttl_s must be more than 0 seconds")
     if limits.cpus is not None and not limits.cpus > 0:
         raise InvalidSpec(f"limits.cpus={limits.cpus}: must be more than 0, or None for no limit")
-    _check_inside("workdir", spec.workdir)
+    _check_inside("workdir", spec.workdir, _SYSTEM if spec.root is None else _ALWAYS_OWN)
     for mount in spec.mounts:
         _check_inside(f"mounts target of {mount.source}", mount.target)
         if not Path(mount.source).exists():
@@ -134,12 +137,12 @@ def check_variable(key: str, value: str) -> None:
         raise InvalidSpec(f"env {key!r}: a name has no '=' and neither part has a NUL byte")
 
 
-def _check_inside(name: str, path: str) -> None:
+def _check_inside(name: str, path: str, system: tuple[str, ...] = _SYSTEM) -> None:
     pure = PurePosixPath(path)
     if not pure.is_absolute() or ".." in pure.parts or "\0" in path or len(path) > _PATH_MAX_TEXT:
         raise InvalidSpec(f"{name}: {path!r} must be an absolute path without '..'")
     if pure in (PurePosixPath("/"), PurePosixPath("/tmp")) or any(
-        pure.is_relative_to(PurePosixPath("/", taken)) for taken in _SYSTEM
+        pure.is_relative_to(PurePosixPath("/", taken)) for taken in system
     ):
         raise InvalidSpec(f"{name}: {path!r} is a place that the sandbox makes itself; choose another")
 
@@ -147,7 +150,7 @@ def _check_inside(name: str, path: str) -> None:
 def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
     """The environment of every command: nothing of the host's, then the spec's own."""
     path = DEFAULT_PATH
-    if interpreter.mounts:
+    if interpreter.mounts and not interpreter.loader:  # the latter is for the agent alone
         path += f":{PurePosixPath(interpreter.path).parent}"
     own = {"PATH": path, "HOME": spec.workdir, "USER": "agent", "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
     proxy = proxy_variables(EGRESS_PORT) if spec.egress else {}
@@ -157,16 +160,21 @@ def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
 def _library_path(interpreter: Interpreter) -> dict[str, str]:
     """Where a base interpreter built as a shared library finds that; its own paths are of the host."""
     libraries = PurePosixPath(interpreter.path).parent.parent / "lib"
-    return {"LD_LIBRARY_PATH": str(libraries)} if interpreter.mounts else {}
+    return {"LD_LIBRARY_PATH": str(libraries)} if interpreter.mounts and not interpreter.loader else {}
 
 
 def sandbox_arguments(
-    spec: SandboxSpec, interpreter: Interpreter, seccomp: bytes | None, places: Mapping[Path, str]
+    spec: SandboxSpec,
+    interpreter: Interpreter,
+    seccomp: bytes | None,
+    shelf: Shelf,
+    image: Image | None = None,
 ) -> Arguments:
     """Everything but the program's name and the agent's command line; they reach bubblewrap by descriptor.
 
-    ``places`` says where bubblewrap finds each mount's source.
+    ``shelf`` says where bubblewrap finds each mount's source.
     """
+    places = shelf.places
     arguments = Arguments()
     try:
         arguments.add(
@@ -174,10 +182,13 @@ def sandbox_arguments(
             "--unshare-cgroup", "--disable-userns", "--new-session", "--as-pid-1",
             "--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv",
         )  # fmt: skip
-        _system(arguments)
-        _etc(arguments, spec)
+        if spec.root is None or image is None:
+            _system(arguments)
+            _etc(arguments, spec)
+        else:
+            _image(arguments, spec, image, places[spec.root])
         _interpreter(arguments, interpreter, places)
-        _private(arguments, spec, places)
+        _private(arguments, spec, shelf, image)
         if seccomp is not None:
             arguments.add("--seccomp", arguments.data(seccomp))
         arguments.add("--chdir", "/")
@@ -195,6 +206,15 @@ def _system(arguments: Arguments) -> None:
             arguments.add("--symlink", str(path.readlink()), str(path))
         elif path.is_dir():
             arguments.add("--ro-bind", str(path), str(path))
+
+
+def _image(arguments: Arguments, spec: SandboxSpec, image: Image, place: str) -> None:
+    for name in image.folders:
+        arguments.add("--ro-bind", f"{place}/{name}", f"/{name}")
+    for name, target in image.links:
+        arguments.add("--symlink", target, f"/{name}")
+    if "etc" not in image.folders:
+        _etc(arguments, spec)
 
 
 def _etc(arguments: Arguments, spec: SandboxSpec) -> None:
@@ -217,15 +237,20 @@ def _interpreter(arguments: Arguments, interpreter: Interpreter, places: Mapping
         arguments.add("--setenv", name, value)
 
 
-def _private(arguments: Arguments, spec: SandboxSpec, places: Mapping[Path, str]) -> None:
+def _private(arguments: Arguments, spec: SandboxSpec, shelf: Shelf, image: Image | None) -> None:
     size = str(spec.limits.disk_bytes)
     arguments.add("--proc", "/proc", "--dev", "/dev")
     arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
     arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/tmp")
-    arguments.add("--dir", "/var", "--symlink", "/tmp", "/var/tmp")
-    arguments.add("--perms", "0755", "--size", size, "--tmpfs", spec.workdir)
+    if image is None or "var" not in image.folders:
+        arguments.add("--dir", "/var", "--symlink", "/tmp", "/var/tmp")
+    if image is not None and image.overlay and spec.root is not None:
+        lower = shelf.places[spec.root] + spec.workdir
+        arguments.add("--overlay-src", lower, "--overlay", *shelf.upper, spec.workdir)
+    else:
+        arguments.add("--perms", "0755", "--size", size, "--tmpfs", spec.workdir)
     for mount in spec.mounts:
-        arguments.add("--ro-bind", places[mount.source], mount.target)
+        arguments.add("--ro-bind", shelf.places[mount.source], mount.target)
     # Last: the root holds every mount point, and has no size limit of its own.
     arguments.add("--remount-ro", "/")
 

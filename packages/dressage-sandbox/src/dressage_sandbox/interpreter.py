@@ -44,6 +44,13 @@ class Interpreter:
     mounts: tuple[tuple[Path, str], ...]
     hidden: tuple[str, ...]
     bytecode: bytes
+    loader: tuple[str, ...] = ()
+    """The beginning of its command line where it brings its own loader along."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """How it is started inside."""
+        return (*self.loader, self.path)
 
 
 def find_interpreter(choice: str = "auto") -> Interpreter:

@@ -163,7 +163,7 @@ class Launcher:
         self.stuck_as_root = root and not self._uids and any(outside == 0 for _, outside, _ in maps)
         """Root of the machine, in a user namespace with no other uid to give to a sandbox."""
 
-    def start(self, arguments: Arguments, outer: Sequence[str] = ()) -> Process:
+    def start(self, arguments: Arguments, outer: Sequence[str] = (), python: Sequence[str] = ()) -> Process:
         """Start, inside an outer bubblewrap with these arguments if there are any; closes ``arguments``.
 
         Raises:
@@ -175,7 +175,7 @@ class Launcher:
         info, info_w = os.pipe2(os.O_CLOEXEC)
         error, error_w = os.pipe2(os.O_CLOEXEC)
         try:
-            command = [self._python, *FLAGS, AGENT, str(theirs.fileno()), str(owner)]
+            command = [*(python or [self._python]), *FLAGS, AGENT, str(theirs.fileno()), str(owner)]
             arguments.add("--info-fd", str(info_w))
             popen = self._spawn(arguments, command, (theirs.fileno(), owner, info, info_w), error_w, outer)
         except OSError as failure:
@@ -230,6 +230,8 @@ class Launcher:
                 program = [program[-1], *outer, *program]
             if self.bubblewrap.libs is not None:
                 env["LD_LIBRARY_PATH"] = arguments.program(self.bubblewrap.libs)
+        elif outer:
+            program = [*program, *outer, *program]
         return subprocess.Popen(
             [*program, "--args", words, "--", *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -23,9 +24,11 @@ from .cgroups import kill_group
 from .errors import SandboxStartFailed
 
 __all__ = [
+    "OVERDUE_S",
     "Owner",
     "Record",
     "Records",
+    "boot_time",
     "default_folder",
     "group_name",
     "snapshot_name",
@@ -33,6 +36,8 @@ __all__ = [
     "sweep",
 ]
 
+OVERDUE_S = 10.0
+"""How long after a lease's end its owner may take to end it, before the reaper does."""
 _CHOOSE = "choose another runtime_dir"
 
 
@@ -67,6 +72,8 @@ class Record:
     """Unix time, seconds."""
     ttl_s: float
     cgroups: tuple[str, ...]
+    expires: float = math.inf
+    """End of its lease by the machine's own clock (``boot_time``), seconds."""
     pid: int = 0
     """Process 1 of the sandbox as the host numbers it; 0 before it is known."""
     started: int = 0
@@ -144,8 +151,11 @@ class Records:
         gone = []
         for record in self.all():
             if record.owner.alive():
+                # Its owner ends it in time, unless that hangs or is stopped. What remains is the owner's.
+                if boot_time() > record.expires + OVERDUE_S and _runs(record):
+                    _kill(record.pid)
                 continue
-            if record.pid and start_time(record.pid) == record.started:
+            if _runs(record):
                 _kill(record.pid)
             if _remove_groups([Path(group) for group in record.cgroups]):
                 self.drop(record.id)
@@ -156,6 +166,15 @@ class Records:
                 if owner is not None and not owner.alive():
                     file.unlink(missing_ok=True)
         return gone
+
+
+def boot_time() -> float:
+    """Seconds since the machine's boot, sleep included: one clock for all its processes, set by nobody."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _runs(record: Record) -> bool:
+    return bool(record.pid) and start_time(record.pid) == record.started
 
 
 def group_name(owner: Owner, sandbox_id: str) -> str:

@@ -8,8 +8,9 @@ import math
 from collections import deque
 from dataclasses import replace
 
+from .admission import Admission
 from .errors import InvalidSpec, SandboxError
-from .protocol import SandboxSpec
+from .protocol import Feature, SandboxSpec
 from .provider import BubblewrapProvider
 from .sandbox import BubblewrapSandbox
 
@@ -23,17 +24,28 @@ class PooledProvider:
     """Keeps ``size`` fresh sandboxes of one spec ready; each is handed out once and never used again.
 
     A spec that differs in more than ``owner`` and ``ttl_s`` is made on the spot, as is one that finds the
-    pool empty.
+    pool empty. A sandbox that dies while it waits is replaced at once.
 
     Args:
         provider: makes the sandboxes; closed together with the pool.
         spec: what every sandbox of the pool is.
         size: how many are kept ready.
         refillers: how many are made at the same time in the background.
+        most: how many may be handed out at once, of any spec; None for no bound.
+        most_waiting: how many callers may wait for one to come back.
+        wait_s: how long a caller waits if it does not say so; who waits is served by deadline.
     """
 
     def __init__(
-        self, provider: BubblewrapProvider, spec: SandboxSpec, size: int, *, refillers: int = 2
+        self,
+        provider: BubblewrapProvider,
+        spec: SandboxSpec,
+        size: int,
+        *,
+        refillers: int = 2,
+        most: int | None = None,
+        most_waiting: int = 1024,
+        wait_s: float = 60.0,
     ) -> None:
         if size < 1 or refillers < 1:
             raise InvalidSpec(f"size={size}, refillers={refillers}: must be at least 1")
@@ -45,6 +57,8 @@ class PooledProvider:
         self._ready: deque[BubblewrapSandbox] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._filled = asyncio.Event()
+        self._admission = Admission(most, most_waiting)
+        self._wait_s = wait_s
         self._closed = False
         self.hits = 0
         self.misses = 0
@@ -53,6 +67,25 @@ class PooledProvider:
     def ready(self) -> int:
         """How many wait to be handed out."""
         return len(self._ready)
+
+    @property
+    def leased(self) -> int:
+        """How many are handed out and not ended."""
+        return self._admission.taken
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for one."""
+        return self._admission.waiting
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """As of the provider."""
+        return self._provider.features
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """As of the provider."""
+        await self._provider.delete_snapshot(snapshot_id)
 
     async def fill(self) -> None:
         """Wait until the pool is full.
@@ -68,8 +101,25 @@ class PooledProvider:
             self._refill()
             await self._filled.wait()
 
-    async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
-        """A ready sandbox of this spec; errors as of the provider's ``create``."""
+    async def create(self, spec: SandboxSpec, *, wait_s: float | None = None) -> BubblewrapSandbox:
+        """A ready sandbox of this spec, within ``wait_s`` seconds where all are in use.
+
+        Raises:
+            Full: the queue is full, or the time passed in it.
+            SandboxError: the pool is closed; others as of the provider's ``create``.
+        """
+        if self._closed:
+            raise SandboxError("the pool is closed")
+        await self._admission.enter(self._wait_s if wait_s is None else wait_s)
+        try:
+            sandbox = await self._take(spec)
+        except BaseException:
+            self._admission.leave()
+            raise
+        sandbox.when_ended(lambda ended: self._admission.leave())
+        return sandbox
+
+    async def _take(self, spec: SandboxSpec) -> BubblewrapSandbox:
         if self._closed:
             raise SandboxError("the pool is closed")
         if _key(spec) != self._key:
@@ -106,10 +156,19 @@ class PooledProvider:
 
     async def _make(self) -> None:
         try:
-            self._ready.append(await self._provider.create(self._spec))
+            sandbox = await self._provider.create(self._spec)
+            self._ready.append(sandbox)
+            sandbox.when_ended(self._repair)
         except SandboxError as error:
             _log.warning("the pool could not make a sandbox, and tries again: %s", error)
             await asyncio.sleep(_RETRY_S)
+
+    def _repair(self, ended: BubblewrapSandbox) -> None:
+        """One that waited has died: another takes its place."""
+        if ended in self._ready:
+            self._ready.remove(ended)
+            _log.warning("a sandbox of the pool died while it waited, and is replaced: %s", ended.why)
+            self._refill()
 
     def _made(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -7,18 +7,20 @@ import contextlib
 import os
 import secrets
 import socket
+import threading
 import time
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import seccomp
-from .arguments import base_env, check_features, check_spec, rlimits, sandbox_arguments
+from .arguments import base_env, check_spec, rlimits, sandbox_arguments
 from .bwrap import find_bubblewrap
 from .cgroups import Cgroups, detect
 from .channel import Channel
 from .egress import AllowList, Egress
 from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
+from .images import Image, look_at, pack_folder, portable
 from .inside import wire
 from .interpreter import Interpreter, find_interpreter
 from .launch import Launcher, Process, readable
@@ -48,6 +50,15 @@ class _Machine:
     @property
     def capabilities(self) -> Capabilities:
         return describe(self.launcher, self.cgroups, self.interpreter.path, self.filter is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rooted:
+    """What a spec with a root takes: its files, the agent's Python, and the work folder's beginning."""
+
+    image: Image
+    interpreter: Interpreter
+    archive: Path | None
 
 
 class BubblewrapProvider:
@@ -81,6 +92,10 @@ class BubblewrapProvider:
         self._machine: _Machine | None = None
         self._sandboxes: dict[str, BubblewrapSandbox] = {}
         self._snapshots: dict[str, Path] = {}
+        self._works: dict[str, Path] = {}
+        """Archives of work folders of roots, by their path: a root is taken not to change."""
+        self._portable: Interpreter | None = None
+        self._rooting = threading.Lock()
         self._cleanups: set[asyncio.Task[None]] = set()
         self._closed = False
         # A process that forgets to close() kills its sandboxes at exit all the same.
@@ -89,7 +104,7 @@ class BubblewrapProvider:
     @property
     def features(self) -> frozenset[Feature]:
         """What it can do."""
-        return frozenset(Feature) - {Feature.ROOT}
+        return frozenset(Feature)
 
     async def probe(self) -> Capabilities:
         """Find out, once, what this machine can do, and remove what dead owners left.
@@ -125,18 +140,20 @@ class BubblewrapProvider:
             ProviderUnavailable: no sandbox can be made on this machine.
         """
         check_spec(spec)
-        check_features(spec, self.features, "BubblewrapProvider")
         if spec.snapshot is not None:
             self._archive_of(spec.snapshot)
         machine = await self._prepare()
+        rooted = None if spec.root is None else await asyncio.to_thread(self._root, machine, spec)
         async with self._starting:
             if self._closed:
                 raise SandboxStartFailed("the provider is closed")
-            sandbox = self._launch(machine, spec)
+            sandbox = self._launch(machine, spec, rooted)
             try:
                 await self._connect(machine, sandbox)
-                if spec.snapshot is not None:
-                    await sandbox.unpack(self._archive_of(spec.snapshot), spec.workdir)
+                archive = self._archive_of(spec.snapshot) if spec.snapshot is not None else None
+                archive = rooted.archive if archive is None and rooted is not None else archive
+                if archive is not None:
+                    await sandbox.unpack(archive, spec.workdir)
                 if self._closed:
                     raise SandboxStartFailed("the provider was closed meanwhile")
             except BaseException:
@@ -149,6 +166,9 @@ class BubblewrapProvider:
         """Give a sandbox that was made ahead of time its owner and its time to live."""
         sandbox.record = replace(sandbox.record, label=owner, ttl_s=ttl_s, created=time.time())
         sandbox.set_expiry(ttl_s)
+
+    def note(self, sandbox: BubblewrapSandbox) -> None:
+        """Write a sandbox's record anew, soon (it says itself that it has changed)."""
         asyncio.get_running_loop().call_soon(self._record_again, sandbox)
 
     def _record_again(self, sandbox: BubblewrapSandbox) -> None:
@@ -165,6 +185,8 @@ class BubblewrapProvider:
                 raise result
         for snapshot_id in list(self._snapshots):
             await self.delete_snapshot(snapshot_id)
+        while self._works:
+            self._works.popitem()[1].unlink(missing_ok=True)
         self._records.tidy()
 
     async def snapshot(self, sandbox: BubblewrapSandbox) -> Snapshot:
@@ -193,11 +215,33 @@ class BubblewrapProvider:
         """Ids of the sandboxes that exist now."""
         return sorted(self._sandboxes)
 
+    def _root(self, machine: _Machine, spec: SandboxSpec) -> _Rooted:
+        """Look at the spec's root; once each, the portable Python and the archive of its work folder."""
+        assert spec.root is not None
+        with self._rooting:
+            if self._portable is None:
+                self._portable = portable(machine.interpreter)
+            image = look_at(spec.root, spec.workdir, drops_root=machine.launcher.drops_root)
+            if spec.snapshot is not None:
+                return _Rooted(replace(image, overlay=False), self._portable, None)
+            if image.workdir is None or image.overlay:
+                return _Rooted(image, self._portable, None)
+            key = f"{image.workdir}"
+            if key not in self._works:
+                name = snapshot_name(machine.owner, f"snap-{secrets.token_hex(6)}")
+                pack_folder(image.workdir, self._records.folder / name, spec.limits.disk_bytes)
+                self._works[key] = self._records.folder / name
+            return _Rooted(image, self._portable, self._works[key])
+
     # -- steps of create --------------------------------------------------------------------------------
-    def _launch(self, machine: _Machine, spec: SandboxSpec) -> BubblewrapSandbox:
+    def _launch(self, machine: _Machine, spec: SandboxSpec, rooted: _Rooted | None) -> BubblewrapSandbox:
         """Group, record and process; no await in between, so that a cancellation cannot fall in."""
-        sources = [*(mount.source for mount in spec.mounts), *(s for s, _ in machine.interpreter.mounts)]
-        shelf = make_shelf(sources, drops_root=machine.launcher.drops_root)
+        interpreter = machine.interpreter if rooted is None else rooted.interpreter
+        image = None if rooted is None else rooted.image
+        sources = [*(mount.source for mount in spec.mounts), *(s for s, _ in interpreter.mounts)]
+        sources += [] if spec.root is None else [spec.root]
+        upper = spec.limits.disk_bytes if image is not None and image.overlay else 0
+        shelf = make_shelf(sources, drops_root=machine.launcher.drops_root, overlay_bytes=upper)
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         name = group_name(machine.owner, sandbox_id)
         record = Record(
@@ -208,8 +252,10 @@ class BubblewrapProvider:
         groups: tuple[Path, ...] = ()
         try:
             groups = machine.cgroups.make(name, spec.limits)
-            arguments = sandbox_arguments(spec, machine.interpreter, machine.filter, shelf.places)
-            process = machine.launcher.start(arguments, shelf.outer)
+            arguments = sandbox_arguments(spec, interpreter, machine.filter, shelf, image)
+            process = machine.launcher.start(
+                arguments, shelf.outer, () if rooted is None else interpreter.command
+            )
         except BaseException as error:
             for folder in groups:
                 folder.rmdir()
@@ -217,8 +263,8 @@ class BubblewrapProvider:
             if isinstance(error, OSError):
                 raise SandboxStartFailed(f"{error.filename or 'start'}: {error.strerror or error}") from error
             raise
-        env = base_env(spec, machine.interpreter)
-        sandbox = BubblewrapSandbox(record, spec, env, process, groups, self._ended, self.snapshot)
+        env = base_env(spec, interpreter)
+        sandbox = BubblewrapSandbox(record, spec, env, process, groups, self)
         self._sandboxes[sandbox_id] = sandbox
         return sandbox
 
@@ -267,7 +313,8 @@ class BubblewrapProvider:
         task.add_done_callback(self._cleanups.discard)
         await asyncio.shield(task)
 
-    def _ended(self, sandbox: BubblewrapSandbox) -> None:
+    def ended(self, sandbox: BubblewrapSandbox) -> None:
+        """A sandbox of this provider is gone (it says so itself)."""
         self._sandboxes.pop(sandbox.id, None)
         self._records.drop(sandbox.id)
 

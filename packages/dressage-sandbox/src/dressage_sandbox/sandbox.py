@@ -7,7 +7,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from .egress import Egress
 from .errors import ArgumentTooLong, InvalidSpec, SandboxError, SandboxFileError, SandboxGone
 from .inside import wire
 from .launch import Process
-from .owners import Record
+from .owners import Record, boot_time
 from .ports import Ports
 from .protocol import GIB, MIB, DirEntry, Endpoint, OnOutput, RunResult, SandboxSpec, Snapshot, Status
 from .requests import OTHER_WAY, arguments_of, numbers_of, path_of, variables_of
@@ -30,6 +31,19 @@ _GUARD_S = 5.0
 """How much longer than its time-out a command's answer may take before the agent counts as lost."""
 _LIST_BYTES = 64 * MIB
 _E2BIG = 7
+
+
+class Home(Protocol):
+    """What a sandbox needs of the provider that made it."""
+
+    def ended(self, sandbox: BubblewrapSandbox) -> None:
+        """Nothing of it is left."""
+
+    def note(self, sandbox: BubblewrapSandbox) -> None:
+        """Its record has changed."""
+
+    async def snapshot(self, sandbox: BubblewrapSandbox) -> Snapshot:
+        """Keep its work folder."""
 
 
 class Stoppable(Protocol):
@@ -49,16 +63,14 @@ class BubblewrapSandbox:
         env: Mapping[str, str],
         process: Process,
         groups: tuple[Path, ...],
-        on_end: Callable[[BubblewrapSandbox], None],
-        snapshots: Callable[[BubblewrapSandbox], Awaitable[Snapshot]],
+        home: Home,
     ) -> None:
         self.record = record
         self.spec = spec
         self._env = dict(env)
         self.process = process
         self.groups = groups
-        self._on_end = on_end
-        self._snapshots = snapshots
+        self._home = home
         self._channel: Channel | None = None
         self._door: socket.socket | None = None
         self._ports: Ports | None = None
@@ -68,6 +80,7 @@ class BubblewrapSandbox:
         self._expiry: asyncio.TimerHandle | None = None
         self._expires = math.inf
         self._why = "the sandbox was terminated"
+        self._watchers: list[Callable[[BubblewrapSandbox], None]] = []
 
     @property
     def id(self) -> str:
@@ -90,6 +103,11 @@ class BubblewrapSandbox:
         return self._ending is None and self._channel is not None and self._channel.gone is None
 
     @property
+    def why(self) -> str:
+        """Why it ended, if it has."""
+        return self._why
+
+    @property
     def pid(self) -> int:
         """Process 1 of the sandbox, as the host numbers it."""
         return self.process.inner_pid
@@ -100,6 +118,13 @@ class BubblewrapSandbox:
         """Begin to serve: called once, when the agent is ready."""
         self._channel, self._door, self._relays, self._port = channel, door, relays, port
         self._ports = Ports(channel, door)
+
+    def when_ended(self, watcher: Callable[[BubblewrapSandbox], None]) -> None:
+        """Call this once, when the sandbox begins to end; at once where it has ended."""
+        if self._ending is not None:
+            watcher(self)
+        else:
+            self._watchers.append(watcher)
 
     async def renew(self, ttl_s: float) -> None:
         """The heartbeat: let the sandbox live ``ttl_s`` seconds from now (inf: no end).
@@ -128,6 +153,8 @@ class BubblewrapSandbox:
     def set_expiry(self, ttl_s: float) -> None:
         """Terminate it ``ttl_s`` seconds from now."""
         self._expires = asyncio.get_running_loop().time() + ttl_s
+        self.record = replace(self.record, expires=boot_time() + ttl_s)
+        self._home.note(self)
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -365,7 +392,7 @@ class BubblewrapSandbox:
             SandboxGone: the sandbox ended.
         """
         self._live()
-        return await self._snapshots(self)
+        return await self._home.snapshot(self)
 
     async def expose(self, port: int) -> Endpoint:
         """Forward a port of the host's loopback to this port of the inside's. Idempotent per port.
@@ -403,6 +430,9 @@ class BubblewrapSandbox:
         if self._ending is None or failed:
             self._ending = asyncio.ensure_future(self._end())
             self._ending.add_done_callback(_consume)
+            watchers, self._watchers = self._watchers, []
+            for watcher in watchers:
+                watcher(self)
         return self._ending
 
     async def _end(self) -> None:
@@ -417,7 +447,7 @@ class BubblewrapSandbox:
         ended = await self.process.end()
         left = await remove_group(self.groups)
         if ended and not left:
-            self._on_end(self)
+            self._home.ended(self)
         else:
             rest = [str(path) for path in left] + ([] if ended else [f"process {self.pid}"])
             raise SandboxError(f"sandbox {self.record.id} could not be removed whole: {', '.join(rest)}")

@@ -24,17 +24,22 @@ class Shelf:
 
     places: dict[Path, str]
     outer: tuple[str, ...]
+    upper: tuple[str, str] = ("", "")
+    """Upper and work folder of an overlay, in a file system of bounded size, where one was asked for."""
 
 
-def make_shelf(sources: Iterable[Path], *, drops_root: bool) -> Shelf:
-    """Plan for these sources.
+def make_shelf(sources: Iterable[Path], *, drops_root: bool, overlay_bytes: int = 0) -> Shelf:
+    """Plan for these sources, and for the upper layer of an overlay of at most ``overlay_bytes``.
+
+    bubblewrap's own --tmp-overlay has no limit of size; so an outer one makes a tmpfs that has.
 
     Raises:
         InvalidSpec: a source that only root could read.
     """
     resolved = {source: source.resolve() for source in sources}
     if not drops_root:
-        return Shelf({source: str(real) for source, real in resolved.items()}, ())
+        places = {source: str(real) for source, real in resolved.items()}
+        return _with_upper(places, overlay_bytes) if overlay_bytes else Shelf(places, ())
     for source, real in resolved.items():
         if not _open_to_others(real):
             raise InvalidSpec(f"mounts: {source} can be read by its owner alone; chmod o+rX it")
@@ -48,6 +53,12 @@ def make_shelf(sources: Iterable[Path], *, drops_root: bool) -> Shelf:
     # What it needs to take the unprivileged uid afterwards, and nothing more of root's.
     outer += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--"]
     return Shelf(places, tuple(outer))
+
+
+def _with_upper(places: dict[Path, str], size: int) -> Shelf:
+    outer = ["--unshare-user", "--dev-bind", "/", "/"]
+    outer += ["--size", str(size), "--tmpfs", "/mnt", "--dir", "/mnt/upper", "--dir", "/mnt/work", "--"]
+    return Shelf(places, tuple(outer), ("/mnt/upper", "/mnt/work"))
 
 
 def _open_to_others(path: Path) -> bool:

@@ -1,0 +1,105 @@
+"""What is kept of sandboxes that failed: which folders, of how many sandboxes, for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .errors import InvalidSpec, SandboxError
+from .protocol import GIB, Status
+
+__all__ = ["ArtifactArchive", "Kept"]
+
+_ABOUT = "about.json"
+
+
+class _Packable(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    async def status(self) -> Status: ...
+
+    async def pack(self, path: str, target: Path, *, max_bytes: int = GIB) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One kept sandbox: its folder, and what could not be kept and why, by path."""
+
+    folder: Path
+    missing: dict[str, str]
+
+
+class ArtifactArchive:
+    """Keeps folders of failed sandboxes as tar files, one directory a sandbox, with an ``about.json``.
+
+    Args:
+        folder: where; made if it is not there. Only this archive's own directories in it are ever removed.
+        paths: folders of the inside.
+        keep: of how many sandboxes; the oldest go first.
+        keep_s: for how long, in seconds.
+        max_bytes: the longest archive of one folder; a longer one is left out, and ``missing`` says so.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        paths: Sequence[str] = ("/workspace",),
+        keep: int = 100,
+        keep_s: float = 7 * 86400.0,
+        max_bytes: int = GIB,
+    ) -> None:
+        if keep < 1 or not keep_s > 0 or max_bytes < 1 or isinstance(paths, str):
+            raise InvalidSpec("keep, keep_s and max_bytes must be more than 0, and paths a list")
+        self.folder, self.paths = folder, tuple(paths)
+        self.keep, self.keep_s, self.max_bytes = keep, keep_s, max_bytes
+
+    @contextlib.asynccontextmanager
+    async def on_failure(self, sandbox: _Packable) -> AsyncIterator[None]:
+        """Keeps the sandbox if the block raises; the error goes on."""
+        try:
+            yield
+        except Exception as error:
+            await self.save(sandbox, f"{type(error).__name__}: {error}")
+            raise
+
+    async def save(self, sandbox: _Packable, why: str) -> Kept:
+        """Keep a live sandbox's folders, and prune. What cannot be read is told in ``missing``."""
+        now = time.time()
+        name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now))}-{sandbox.id}"
+        target = self.folder / name
+        await asyncio.to_thread(target.mkdir, mode=0o700, parents=True)
+        missing: dict[str, str] = {}
+        for path in self.paths:
+            file = target / (re.sub(r"[^A-Za-z0-9._-]", "_", path.strip("/")) + ".tar")
+            try:
+                await sandbox.pack(path, file, max_bytes=self.max_bytes)
+            except (SandboxError, OSError) as error:
+                missing[path] = str(error)
+        status = await sandbox.status()
+        about = {"id": sandbox.id, "owner": status.owner, "why": why, "at": now, "age_s": status.age_s}
+        text = json.dumps({**about, "missing": missing}, indent=2) + "\n"
+        await asyncio.to_thread((target / _ABOUT).write_text, text)
+        await asyncio.to_thread(self.prune)
+        return Kept(target, missing)
+
+    def prune(self) -> list[Path]:
+        """Remove what is too old or too much; returns the directories that went."""
+        if not self.folder.is_dir():
+            return []
+        own = sorted(p for p in self.folder.iterdir() if re.fullmatch(r"\d{8}T\d{6}-\S+", p.name))
+        now = time.time()
+        old = {p for p in own if now - p.stat().st_mtime > self.keep_s}
+        gone = [p for p in own if p in old or p in own[: max(0, len(own) - self.keep)]]
+        for path in gone:
+            shutil.rmtree(path)
+        return gone
