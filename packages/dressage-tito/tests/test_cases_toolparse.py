@@ -93,6 +93,14 @@ WRITTEN: dict[str, Callable[[str, Values], str]] = {
         f'{name}", "parameters": {_json(values)}}}\n]<|END_ACTION|>'
     ),
 }
+WRITTEN["kimi_k3"] = lambda name, values: (
+    f'<|open|>tools<|sep|><|open|>call tool="{name}" index="1"<|sep|>'
+    + _tags('<|open|>argument key="{}" type="string"<|sep|>{}<|close|>argument<|sep|>', values)
+    + "<|close|>call<|sep|><|close|>tools<|sep|>"
+)
+WRITTEN["json_list"] = lambda name, values: (
+    f'<TOOLCALL>[{{"name": "{name}", "arguments": {_json(values)}}}]</TOOLCALL>'
+)
 """A call whose values are texts, as each grammar writes it."""
 
 

@@ -22,6 +22,11 @@ def _warned(turn: ParsedTurn) -> list[str]:
 
 
 SECTIONS = {
+    "kimi_k3": (
+        "<|open|>tools<|sep|>",
+        '<|open|>call tool="{}" index="1"<|sep|><|close|>call<|sep|>',
+        "<|close|>tools<|sep|>",
+    ),
     "minimax_m2": ("<minimax:tool_call>", '<invoke name="{}"></invoke>', "</minimax:tool_call>"),
     "deepseek_v3": (
         "<｜tool▁calls▁begin｜>",
@@ -71,9 +76,9 @@ def test_a_call_outside_of_a_section_is_content(parse: Parse, name: str) -> None
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_bad_call_in_a_section_stays_content_and_the_next_is_called(parse: Parse, name: str) -> None:
     begin, call, end = SECTIONS[name]
-    bad = (
-        call.format("f").replace("f", "f {", 1) if name != "minimax_m2" else '<invoke name="f">oops</invoke>'
-    )
+    one = call.format("f")
+    close = {"minimax_m2": "</invoke>", "kimi_k3": "<|close|>call<|sep|>"}.get(name, "{}")
+    bad = one.replace(close, f"oops{close}", 1)
     turn = parse(name, begin + bad + call.format("g") + end)
     assert [call.name for call in turn.tool_calls] == ["g"]
     assert turn.content == begin + bad
@@ -227,6 +232,35 @@ def test_gemma_text_that_is_no_call_stays_content(parse: Parse, body: str) -> No
     turn = parse("gemma4", text)
     assert (turn.content, turn.tool_calls) == (text, ())
     assert turn.warnings
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<TOOLCALL>[{"name": "f", "arguments": {"n": 1}}, {"name": "g", "arguments": {}}]</TOOLCALL>',
+        '<tool_calls>[{"name": "f", "arguments": {"n": 1}}, {"name": "g"}]</tool_calls>',
+        '<tool_calls>\n{"name": "f", "arguments": {"n": "1"}}\n{"name": "g", "arguments": {}}\n</tool_calls>',
+    ],
+)
+def test_a_block_of_json_calls_as_a_list_or_as_lines(parse: Parse, text: str) -> None:
+    assert _calls(parse("json_list", text)) == [("f", {"n": 1}), ("g", {})]
+    for cut in (text[:-1], text.replace("</", "<"), text.replace('"g"', "g"), text.replace('"name"', '"x"')):
+        turn = parse("json_list", cut)
+        assert (turn.content, turn.tool_calls) == (cut, ())
+        assert turn.warnings
+
+
+def test_kimi_k3_s_response_and_tools(parse: Parse) -> None:
+    tools = (
+        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+    )
+    end = "<|close|>message<|sep|>"
+    for said in ("", "Hi."):
+        text = f"Hm<|close|>think<|sep|><|open|>response<|sep|>{said}<|close|>response<|sep|>"
+        for turn_text, calls in ((text + tools + end, ["f"]), (text + end, []), (text, [])):
+            turn = parse("kimi_k3", turn_text, reasoning_open=True, reasoning_tags=REASONING_TAGS[4])
+            assert (turn.reasoning, turn.content, turn.warnings) == ("Hm", said, ())
+            assert [call.name for call in turn.tool_calls] == calls
 
 
 def test_cohere_blocks(parse: Parse) -> None:

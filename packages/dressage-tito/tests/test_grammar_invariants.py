@@ -44,6 +44,7 @@ def _tagged(head: str, parameter: str, tail: str, calls: Calls, between: str = "
         + "".join(
             parameter.replace("@KEY", key)
             .replace("@STRING", str(isinstance(value, str)).lower())
+            .replace("@TYPE", "string" if isinstance(value, str) else "other")
             .replace("@VALUE", _raw(value))
             for key, value in arguments.items()
         )
@@ -149,7 +150,23 @@ RENDER: dict[str, Callable[[Calls], str]] = {
     ),
 }
 
+RENDER["kimi_k3"] = lambda calls: (
+    "<|open|>tools<|sep|>"
+    + _tagged(
+        '<|open|>call tool="@NAME" index="1"<|sep|>',
+        '<|open|>argument key="@KEY" type="@TYPE"<|sep|>@VALUE<|close|>argument<|sep|>',
+        "<|close|>call<|sep|>",
+        calls,
+        "",
+    )
+    + "<|close|>tools<|sep|>"
+)
+RENDER["json_list"] = lambda calls: (
+    "<TOOLCALL>[" + _each('{"name": "@NAME", "arguments": @ARGS}', calls, ", ") + "]</TOOLCALL>"
+)
+
 AMBIGUOUS = {
+    "kimi_k3": r"<\|close\|>argument<\|sep\|>\s*<\||<\|close\|>call<\|sep\|>\s*<\|",
     "qwen3_coder": r"</parameter>\s*(?:<parameter=|</function>)|</function>\s*</tool_call>\s*<tool_call>",
     "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|</tool_call>\s*<tool_call>",
     "minimax_m2": r"</parameter>\s*(?:<parameter name=|</invoke>)|</invoke>\s*<",
@@ -171,10 +188,15 @@ CLOSE = {
     "gemma4": "<tool_call|>",
     "lfm2": "<|tool_call_end|>",
     "cohere": "<|END_ACTION|>",
+    "kimi_k3": "<|close|>call<|sep|>",
+    "json_list": "</TOOLCALL>",
 }
 """What ends a call; the others' calls end with the turn alone."""
 
 MARKS = (
+    *("<|open|>tools<|sep|>", '<|open|>call tool="f" index="1"<|sep|>', "<|close|>call<|sep|>", "<TOOLCALL>"),
+    *("<|close|>argument<|sep|>", "<|close|>tools<|sep|>", "<|open|>response<|sep|>", "</TOOLCALL>"),
+    *("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<tool_calls>", "</tool_calls>"),
     *("<tool_call>", "</tool_call>", "<function=f>", "<parameter=a>", "</parameter>", "</function>"),
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", '<invoke name="f">', "</invoke>"),
     *("<minimax:tool_call>", "</minimax:tool_call>", '<parameter name="a">', "<｜DSML｜function_calls>"),
@@ -319,7 +341,7 @@ class _Soup:
 
 SOUP = st.builds(_Soup, GRAMMAR, st.lists(st.sampled_from(MARKS), max_size=30).map("".join))
 FRAME = re.compile(
-    r"(?:\s|</?think>|<\|(?:START|END)_(?:RESPONSE|TEXT)\|>|<\|(?:start|message|end|call|return)\|>"
+    r"(?:\s|</?think>|<\|(?:open|close)\|>(?:response|message)<\|sep\|>|<\|(?:START|END)_(?:RESPONSE|TEXT)\|>|<\|(?:start|message|end|call|return)\|>"
     r"|assistant|<\|channel\|>\s*[a-zA-Z_]+|<\|constrain\|>|json|[\w.+/-]+)*"
 )
 

@@ -30,11 +30,20 @@ TAGGED = {
         '<minimax:tool_call>\n<invoke name="f">\n@</invoke>\n</minimax:tool_call>',
         '<parameter name="{}">{}</parameter>\n',
     ),
+    "kimi_k3": (
+        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>@<|close|>call<|sep|>'
+        "<|close|>tools<|sep|>",
+        '<|open|>argument key="{}" type="other"<|sep|>{}<|close|>argument<|sep|>',
+    ),
     "deepseek_dsml": (
         '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n@</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
         '<｜DSML｜parameter name="{}" string="false">{}</｜DSML｜parameter>\n',
     ),
 }
+
+
+JSON_MARKED = {"deepseek_dsml", "kimi_k3"}
+"""Here a parameter says whether its value is JSON."""
 
 
 def _tagged(name: str, *values: tuple[str, str]) -> str:
@@ -50,7 +59,7 @@ def test_raw_values_take_their_types_from_the_schema_and_keep_their_spelling(par
         *(("o", '{"n": "7", "x": 0.10}'), ("l", "[1,  2]"), ("z", "null"), ("any", "1e3")),
     )
     turn = parse(name, text)
-    null, loose = (None, 1000.0) if name == "deepseek_dsml" else ("null", "1e3")
+    null, loose = (None, 1000.0) if name in JSON_MARKED else ("null", "1e3")
     assert _calls(turn) == [
         (
             "f",
@@ -69,14 +78,14 @@ def test_raw_values_take_their_types_from_the_schema_and_keep_their_spelling(par
     assert turn.tool_calls[0].arguments_text == (
         '{"s": "007", "n": 123456789012345678901234567890, "f": 1.50, "b": true, '
         '"o": {"n": "7", "x": 0.10}, "l": [1,  2], '
-        + ('"z": null, "any": 1e3}' if name == "deepseek_dsml" else '"z": "null", "any": "1e3"}')
+        + ('"z": null, "any": 1e3}' if name in JSON_MARKED else '"z": "null", "any": "1e3"}')
     )
     assert turn.warnings == ()
 
 
 @pytest.mark.parametrize("name", TAGGED)
 def test_a_value_that_does_not_spell_its_type_stays_text_with_a_warning(parse: Parse, name: str) -> None:
-    number = () if name == "deepseek_dsml" else (("n", "7.5"),)  # there it is marked as a number
+    number = () if name in JSON_MARKED else (("n", "7.5"),)  # there it is marked as a number
     for key, value in (*number, ("n", "020"), ("b", "yes"), ("o", "{"), ("l", "[NaN]"), ("f", "1e999")):
         turn = parse(name, _tagged(name, (key, value)))
         assert _calls(turn) == [("f", {key: value})]
@@ -91,6 +100,7 @@ def test_closing_tags_inside_a_value_are_a_part_of_it(parse: Parse, name: str) -
         "</parameter>",
         "</arg_value>",
         "</｜DSML｜parameter>",
+        "<|close|>argument<|sep|>",
         frame,
         frame.partition("@")[0],
         "</tool_call>",
@@ -104,7 +114,7 @@ def test_closing_tags_inside_a_value_are_a_part_of_it(parse: Parse, name: str) -
 @pytest.mark.parametrize("name", TAGGED)
 def test_a_value_without_its_closing_tag_does_not_swallow_the_next_call(parse: Parse, name: str) -> None:
     bad = _tagged(name, ("s", "x")).replace("</parameter>", "").replace("</arg_value>", "")
-    bad = bad.replace("</｜DSML｜parameter>", "")
+    bad = bad.replace("</｜DSML｜parameter>", "").replace("<|close|>argument<|sep|>", "")
     turn = parse(name, bad + "\n" + _tagged(name, ("s", "y")))
     assert _calls(turn) == [("f", {"s": "y"})]
     assert turn.content.strip() == bad
@@ -149,7 +159,7 @@ def test_the_line_ends_between_words_and_a_call_are_the_grammar_s(parse: Parse) 
 def test_a_call_of_an_unknown_tool_is_forwarded_with_its_values_as_text(parse: Parse, name: str) -> None:
     text = _tagged(name, ("n", "1")).replace("=f>", "=g>").replace('"f"', '"g"').replace(">f\n", ">g\n")
     turn = parse(name, text)
-    assert _calls(turn) == [("g", {"n": 1 if name == "deepseek_dsml" else "1"})]
+    assert _calls(turn) == [("g", {"n": 1 if name in JSON_MARKED else "1"})]
 
 
 def test_a_qwen_call_without_its_opening_tag_is_content(parse: Parse) -> None:

@@ -18,7 +18,8 @@ from dressage_tito.grammars.gemma4 import GEMMA4
 from dressage_tito.grammars.glm import GLM
 from dressage_tito.grammars.harmony import HARMONY
 from dressage_tito.grammars.hermes import HERMES
-from dressage_tito.grammars.invoke import DEEPSEEK_DSML, MINIMAX_M2
+from dressage_tito.grammars.invoke import DEEPSEEK_DSML, KIMI_K3, MINIMAX_M2
+from dressage_tito.grammars.json_list import JSON_LIST
 from dressage_tito.grammars.kimi import KIMI_K2
 from dressage_tito.grammars.lfm2 import LFM2
 from dressage_tito.grammars.llama3 import LLAMA3_JSON
@@ -31,6 +32,7 @@ REASONING_TAGS: tuple[tuple[str, str], ...] = (
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought\n", "<channel|>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
 )
 """Opening and closing tags of reasoning that families use (harmony writes channels instead)."""
 
@@ -42,6 +44,7 @@ _ALL = (
     DEEPSEEK_V3_1,
     DEEPSEEK_DSML,
     KIMI_K2,
+    KIMI_K3,
     HARMONY,
     MINIMAX_M2,
     MISTRAL,
@@ -49,6 +52,7 @@ _ALL = (
     GEMMA4,
     LFM2,
     COHERE,
+    JSON_LIST,
 )
 GRAMMARS: Mapping[ToolGrammarName, ToolGrammar] = MappingProxyType(
     {grammar.name: grammar for grammar in _ALL}

@@ -1,4 +1,7 @@
-"""MiniMax M2, DeepSeek V3.2 and V4: ``<invoke name="…">`` with ``<parameter name="…">`` in a section."""
+"""MiniMax M2, DeepSeek V3.2 and V4: ``<invoke name="…">`` with ``<parameter name="…">`` in a section.
+
+Kimi K3 writes the same in other words: ``<|open|>call tool="…"<|sep|>`` with ``<|open|>argument key="…"``.
+"""
 
 from __future__ import annotations
 
@@ -12,37 +15,46 @@ from dressage_tito.grammars.tagged import TaggedParameters
 from dressage_tito.grammars.values import RawParameter, call_of_texts
 from dressage_tito.messages import ToolCall
 
-_NAME = re.compile(r'(?P<name>[^"<>\n]+)">')
+_HEAD = re.compile(r'(?P<name>[^"<>\n]+)">')
 
 
 class _Invoke(SectionFinder):
     raw: ClassVar[bool] = True
+    head: ClassVar[re.Pattern[str]] = _HEAD
+    """What follows ``inner``, with the group ``name``."""
     parameter: ClassVar[str]
+    """A pattern with the group ``key``, and ``text`` where it may say whether the value is text."""
     parameter_close: ClassVar[str]
 
     def __init__(self, text: str, context: TurnContext) -> None:
         super().__init__(text, context)
-        between = f"(?:(?:{'|'.join(self.section_close)})\\s*+(?:{self.section.pattern})\\s*+)?+"
+        closes = "|".join(map(re.escape, self.section_close))
+        between = f"(?:(?:{closes})\\s*+(?:{self.section.pattern})\\s*+)?+"
         self._parameters = TaggedParameters(
-            text, self.parameter, self.parameter_close, self.close, between + self.inner
+            text,
+            self.parameter,
+            re.escape(self.parameter_close),
+            re.escape(self.close),
+            between + re.escape(self.inner),
         )
 
     def read(self, position: int) -> tuple[ToolCall, list[str], int] | int:
-        name = _NAME.match(self.text, position)
-        if name is None:
+        head = self.head.match(self.text, position)
+        if head is None:
             return position
-        read = self._parameters.read(name.end())
+        read = self._parameters.read(head.end())
         if isinstance(read, int):
             return read
         found, end = read
         if not self.text.startswith(self.close, end):
             return end
-        parameters = [
-            RawParameter(opening["key"], text, is_json=opening.groupdict().get("string") == "false")
-            for opening, text in found
-        ]
-        call, warnings = call_of_texts("", name["name"], parameters, self.context.schemas)
+        parameters = [RawParameter(opening["key"], text, self._is_json(opening)) for opening, text in found]
+        call, warnings = call_of_texts("", head["name"], parameters, self.context.schemas)
         return call, warnings, end
+
+    @staticmethod
+    def _is_json(opening: re.Match[str]) -> bool:
+        return opening.groupdict().get("text") not in {None, "true", "string"}
 
 
 class _MiniMax(_Invoke):
@@ -63,9 +75,27 @@ class _Dsml(_Invoke):
     inner: ClassVar[str] = '<｜DSML｜invoke name="'
     close: ClassVar[str] = "</｜DSML｜invoke>"
     parameter: ClassVar[str] = (
-        r'<｜DSML｜parameter name="(?P<key>[^"<>\n]+)"(?: string="(?P<string>true|false)")?>'
+        r'<｜DSML｜parameter name="(?P<key>[^"<>\n]+)"(?: string="(?P<text>true|false)")?>'
     )
     parameter_close: ClassVar[str] = "</｜DSML｜parameter>"
+
+
+class _KimiK3(_Invoke):
+    opening: ClassVar[str] = r'<\|open\|>tools<\|sep\|>|<\|open\|>call tool="'
+    before: ClassVar[tuple[str, ...]] = ("<|close|>response<|sep|>",)
+    lead: ClassVar[tuple[str, ...]] = ("<|open|>response<|sep|>",)
+    trail: ClassVar[tuple[str, ...]] = (
+        "<|close|>response<|sep|><|close|>message<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+    )
+    section: ClassVar[re.Pattern[str]] = re.compile(r"<\|open\|>tools<\|sep\|>")
+    section_close: ClassVar[tuple[str, ...]] = ("<|close|>tools<|sep|>",)
+    inner: ClassVar[str] = '<|open|>call tool="'
+    close: ClassVar[str] = "<|close|>call<|sep|>"
+    head: ClassVar[re.Pattern[str]] = re.compile(r'(?P<name>[^"<>\n]+)"(?: index="[0-9]+")?<\|sep\|>')
+    parameter: ClassVar[str] = r'<\|open\|>argument key="(?P<key>[^"<>\n]+)" type="(?P<text>[a-z]+)"<\|sep\|>'
+    parameter_close: ClassVar[str] = "<|close|>argument<|sep|>"
 
 
 MINIMAX_M2 = ToolGrammar(
@@ -74,3 +104,6 @@ MINIMAX_M2 = ToolGrammar(
     control_literals_needed=("<minimax:tool_call>", "</minimax:tool_call>"),
 )
 DEEPSEEK_DSML = ToolGrammar("deepseek_dsml", reader(_Dsml), control_literals_needed=("｜DSML｜",))
+KIMI_K3 = ToolGrammar(
+    "kimi_k3", reader(_KimiK3), control_literals_needed=("<|open|>", "<|close|>", "<|sep|>")
+)
