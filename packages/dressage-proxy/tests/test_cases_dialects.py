@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.responses_input import read_input
 from dressage_proxy.engine.scripted import Output
 
@@ -243,7 +244,7 @@ async def test_c21_a_date_in_a_later_system_message_has_a_first_value_of_its_own
 def turns(*items):
     return [
         (message["role"], message.get("content"), [c["id"] for c in message.get("tool_calls", [])])
-        for message in read_input({"input": list(items)}).raw
+        for message in read_input({"input": list(items)}, Memo())[0]
     ]
 
 

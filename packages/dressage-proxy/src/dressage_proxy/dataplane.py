@@ -17,6 +17,7 @@ from dressage_store import StoreError
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer
 from dressage_proxy.dialects.chat import CHAT, model_entry, models_body
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.messages import MESSAGES
 from dressage_proxy.dialects.params import dumps
 from dressage_proxy.dialects.responses import RESPONSES
@@ -97,12 +98,12 @@ class DataPlane:
         await _send(send, 200, b"" if method == "HEAD" else body)
 
     async def _count(self, call: _Call) -> None:
-        request = MESSAGES.parse(await self._body(call.receive), call.headers)
+        request = MESSAGES.parse(await self._body(call.receive), call.headers, Memo())
         tokens = await self._pipeline.count(call.session, request)
         await _send(call.send, 200, MESSAGES.count_body(tokens))
 
     async def _answer(self, call: _Call) -> None:
-        request = call.dialect.parse(await self._body(call.receive), call.headers)
+        request = call.dialect.parse(await self._body(call.receive), call.headers, call.session.memo)
         writer = call.dialect.writer(request, request.model or self._config.model_name)
         if not request.stream:
             attempt, reply = await self._made(call, request, None)

@@ -12,6 +12,7 @@ from typing import Any
 from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
 
 from dressage_proxy.config import Limits, Sampling
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.echoes import Echoes
 
 _RECENT = 4
@@ -65,6 +66,8 @@ class Session:
     """Wire id of a tool call -> key of the assistant message that made it."""
     echoes: Echoes = field(default_factory=Echoes)
     """What was handed out, by what clients send back of it."""
+    memo: Memo = field(default_factory=Memo)
+    """What was read of its conversations."""
     native_ids: dict[str, str] = field(default_factory=dict)
     """Wire id -> the id in the model's own text, where its grammar has one."""
     recent: OrderedDict[int, Recent] = field(default_factory=OrderedDict)

@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from dressage_proxy.config import Limits, ProxyConfig, Sampling
 from dressage_proxy.controller import Controller
+from dressage_proxy.echoes import Echoes
 from dressage_proxy.errors import ConflictError, GoneError, NotFoundError, RequestError
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
@@ -161,6 +162,8 @@ class Sessions:
         session.state = State.FINALIZED
         session.tree = TrajectoryTree(session.info)
         session.recent.clear()
+        session.memo.clear()
+        session.echoes = Echoes()
         return session.final
 
     def _count(self, trajectory: Trajectory) -> None:

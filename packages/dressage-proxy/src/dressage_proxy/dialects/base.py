@@ -10,6 +10,7 @@ from typing import Any
 from dressage_segments import BranchKind
 from dressage_tito import Message, Tool
 
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.errors import RequestError
 
 
@@ -100,9 +101,10 @@ class Dialect(ABC):
     name: str
 
     @abstractmethod
-    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> ModelRequest:
+    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str], memo: Memo) -> ModelRequest:
         """A checked request; header names are lower case. Every parameter is honoured, accepted by a
-        declared list, or refused by name (RequestError)."""
+        declared list, or refused by name (RequestError). ``memo`` is the session's own: what it has of the
+        conversation is not read again."""
 
     @abstractmethod
     def writer(self, request: ModelRequest, model: str) -> Writer:

@@ -12,6 +12,7 @@ from dressage_tito import message_to_json, wire_arguments
 from dressage_proxy.branches import kind_from_headers, thread_from_headers
 from dressage_proxy.dialects import params
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer, error_text
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.params import dumps, names, pieces, short
 from dressage_proxy.errors import RequestError
 
@@ -50,7 +51,7 @@ class ChatDialect(Dialect):
 
     name = "chat"
 
-    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> ModelRequest:
+    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str], memo: Memo) -> ModelRequest:
         """See :meth:`Dialect.parse`."""
         accepted = PARAMETERS.check(body)
         messages = body.get("messages")

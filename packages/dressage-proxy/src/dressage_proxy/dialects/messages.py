@@ -11,6 +11,7 @@ from dressage_tito import ToolCall, wire_arguments
 from dressage_proxy.branches import kind_from_headers, thread_from_headers
 from dressage_proxy.dialects import params
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer, error_text
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.messages_input import (
     PARAMETERS,
     check_output_config,
@@ -37,23 +38,23 @@ class MessagesDialect(Dialect):
 
     name = "messages"
 
-    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> ModelRequest:
+    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str], memo: Memo) -> ModelRequest:
         """See :meth:`Dialect.parse`."""
         accepted = PARAMETERS.check(body)
         config = check_output_config(body)
-        conversation = read_messages(body)
+        raw, handles = read_messages(body, memo)
         asked = params.sampling(body, ("max_tokens",))
         stop = params.stop_texts(body.get("stop_sequences"), "stop_sequences")
         if stop:
             asked["stop"] = stop
         return ModelRequest(
-            raw=conversation.raw,
+            raw=raw,
             tools=read_tools(body),
             asked=asked,
             kind=kind_from_headers(headers),
             thread=thread_from_headers(headers),
             template_kwargs=params.template_kwargs(body.get("chat_template_kwargs")),
-            handles=conversation.handles,
+            handles=handles,
             accepted={**accepted, "output_config": config} if config else accepted,
             model=params.model_name(body),
             stream=params.flag(body, "stream"),

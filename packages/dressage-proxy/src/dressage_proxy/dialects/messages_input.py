@@ -23,6 +23,7 @@ from dressage_proxy.dialects.content import (
     text_field,
     texts,
 )
+from dressage_proxy.dialects.memo import Memo, Reading
 from dressage_proxy.dialects.params import names, short, unsupported
 from dressage_proxy.errors import RequestError
 
@@ -73,15 +74,9 @@ Raw = list[Mapping[str, Any]]
 class Conversation:
     """Messages on their way to the chat shape, with the turn handles that their thinking carries."""
 
-    def __init__(self) -> None:
-        self.raw: Raw = []
-        self.handles: dict[int, str] = {}
-
-    def system(self, system: object) -> None:
-        """The ``system`` parameter."""
-        blocks = texts(system, "system", _TEXT, _TEXT_FIELDS)
-        if blocks:
-            self.raw.append({"role": "system", "content": chat_parts(blocks, SYSTEM_JOINER)})
+    def __init__(self, reading: Reading) -> None:
+        self.raw = reading.raw
+        self.handles = reading.handles
 
     def message(self, item: object, where: str) -> None:
         """One of ``messages``. Raises RequestError."""
@@ -229,13 +224,19 @@ def check_output_config(body: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def read_messages(body: Mapping[str, Any]) -> Conversation:
-    """The whole conversation. Raises RequestError."""
+def read_messages(body: Mapping[str, Any], memo: Memo) -> tuple[Raw, dict[int, str]]:
+    """The whole conversation and its turn handles. Raises RequestError."""
     items = body.get("messages")
     if not isinstance(items, list) or not items:
         raise RequestError("messages must be a non-empty list", field="messages", fix="send messages")
-    conversation = Conversation()
-    conversation.system(body.get("system"))
-    for index, item in enumerate(items):
-        conversation.message(item, f"messages[{index}]")
-    return conversation
+    lead: Raw = []
+    blocks = texts(body.get("system"), "system", _TEXT, _TEXT_FIELDS)
+    if blocks:
+        lead.append({"role": "system", "content": chat_parts(blocks, SYSTEM_JOINER)})
+    reading, read = memo.start(items)
+    conversation = Conversation(reading)
+    for index in range(read, len(items)):
+        conversation.message(items[index], f"messages[{index}]")
+        reading.mark(index + 1)
+    memo.keep(reading)
+    return lead + reading.raw, {index + len(lead): handle for index, handle in reading.handles.items()}

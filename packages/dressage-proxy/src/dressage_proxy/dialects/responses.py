@@ -13,6 +13,7 @@ from dressage_proxy.branches import kind_from_headers, thread_from_headers
 from dressage_proxy.dialects import params
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, WireTool, Writer, error_text
 from dressage_proxy.dialects.chat import openai_error
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.params import dumps
 from dressage_proxy.dialects.responses_input import PARAMETERS, check_options, read_input
 from dressage_proxy.dialects.responses_stream import EventStream, item_events
@@ -29,10 +30,12 @@ class ResponsesDialect(Dialect):
 
     name = "responses"
 
-    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> ModelRequest:
+    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str], memo: Memo) -> ModelRequest:
         """See :meth:`Dialect.parse`."""
         accepted = PARAMETERS.check(body)
-        conversation, tools = read_input(body), read_tools(body)
+        raw, reading = read_input(body, memo)
+        tools = read_tools(body)
+        lead = len(raw) - len(reading.raw)
         options = check_options(body)
         params.stream_options(body)
         asked = params.sampling(body, ("max_output_tokens",))
@@ -40,14 +43,14 @@ class ResponsesDialect(Dialect):
         if stop:
             asked["stop"] = stop
         return ModelRequest(
-            raw=conversation.raw,
+            raw=raw,
             tools=tools.offered,
             asked=asked,
             kind=kind_from_headers(headers),
             thread=thread_from_headers(headers),
             template_kwargs=params.template_kwargs(body.get("chat_template_kwargs")),
-            handles=conversation.handles,
-            notes=(*conversation.notes, *tools.notes),
+            handles={index + lead: handle for index, handle in reading.handles.items()},
+            notes=(*reading.notes, *tools.notes),
             wire_tools=tools.wire,
             accepted={**accepted, **options},
             model=params.model_name(body),

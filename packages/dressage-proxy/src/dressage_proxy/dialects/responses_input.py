@@ -22,6 +22,7 @@ from dressage_proxy.dialects.content import (
     text_field,
     texts,
 )
+from dressage_proxy.dialects.memo import Memo, Reading
 from dressage_proxy.dialects.params import names, short, unsupported
 from dressage_proxy.dialects.responses_tools import FREEFORM_ARGUMENT, model_tool_name
 from dressage_proxy.errors import RequestError
@@ -85,11 +86,16 @@ class _Turn:
 class Conversation:
     """Input items on their way to the chat shape, with the turn handles that their reasoning carries."""
 
-    def __init__(self) -> None:
-        self.raw: list[Mapping[str, Any]] = []
-        self.handles: dict[int, str] = {}
-        self.notes: list[str] = []
+    def __init__(self, reading: Reading) -> None:
+        self.raw = reading.raw
+        self.handles = reading.handles
+        self.notes = reading.notes
         self._turn: _Turn | None = None
+
+    @property
+    def between_turns(self) -> bool:
+        """Whether no turn of the model is open: what comes next cannot join it."""
+        return self._turn is None
 
     def item(self, value: object, where: str) -> None:
         """Take one item of ``input``. Raises RequestError naming it."""
@@ -186,27 +192,31 @@ class Conversation:
         self.raw.append(message)
 
 
-def read_input(body: Mapping[str, Any]) -> Conversation:
-    """The whole conversation, ``instructions`` first. Raises RequestError."""
+def read_input(body: Mapping[str, Any], memo: Memo) -> tuple[list[Mapping[str, Any]], Reading]:
+    """The whole conversation, ``instructions`` first, and its reading. Raises RequestError."""
     for name in ("previous_response_id", "conversation", "prompt"):
         if body.get(name) is not None:
             raise unsupported(name, f"{name} is not supported: {_NOT_KEPT}")
-    conversation = Conversation()
+    lead: list[Mapping[str, Any]] = []
     instructions = params.shape(body.get("instructions"), str, "instructions", "")
     if instructions:
-        conversation.raw.append({"role": "system", "content": instructions})
+        lead.append({"role": "system", "content": instructions})
     given = body.get("input")
     if isinstance(given, str) and given:
-        conversation.raw.append({"role": "user", "content": given})
-    elif isinstance(given, list) and given:
-        for index, item in enumerate(given):
-            conversation.item(item, f"input[{index}]")
-        conversation.end()
-    else:
+        return [*lead, {"role": "user", "content": given}], Reading()
+    if not isinstance(given, list) or not given:
         raise RequestError("input must be a text or a non-empty list", field="input", fix="send input items")
-    if not conversation.raw:
+    reading, read = memo.start(given)
+    conversation = Conversation(reading)
+    for index in range(read, len(given)):
+        conversation.item(given[index], f"input[{index}]")
+        if conversation.between_turns:
+            reading.mark(index + 1)
+    conversation.end()
+    if not reading.raw:
         raise RequestError("input has no message", field="input", fix="send at least one message")
-    return conversation
+    memo.keep(reading)
+    return lead + reading.raw, reading
 
 
 def check_options(body: Mapping[str, Any]) -> dict[str, Any]:

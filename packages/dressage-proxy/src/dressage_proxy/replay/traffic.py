@@ -17,6 +17,7 @@ from typing import Any
 
 from dressage_proxy.dialects.base import Dialect, ModelRequest
 from dressage_proxy.dialects.chat import CHAT
+from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.messages import MESSAGES
 from dressage_proxy.dialects.responses import RESPONSES
 from dressage_proxy.errors import ProxyError, RequestError
@@ -139,7 +140,7 @@ def runs_from_rows(rows: Iterable[Row]) -> list[Run]:
 def _call(row: Row) -> Call:
     assert row.dialect is not None
     try:
-        return Call(row, row.dialect.parse(row.body, row.headers))
+        return Call(row, row.dialect.parse(row.body, row.headers, Memo()))
     except RequestError as error:
         return Call(row, None, error.message)
 
