@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,12 @@ from dressage_proxy.dataplane import DataPlane, Receive, Scope, Send
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Generator
+from dressage_proxy.hooks import Hooks, ToolHook
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.sessions import Sessions, Store
 
+_EXPIRE_EVERY_S = 5.0
 log = logging.getLogger("dressage.proxy")
 
 
@@ -43,7 +46,9 @@ class Proxy:
     metrics: Metrics
 
     @classmethod
-    def build(cls, config: ProxyConfig, store: Store, codec: ChatCodec) -> Proxy:
+    def build(
+        cls, config: ProxyConfig, store: Store, codec: ChatCodec, hooks: Iterable[ToolHook] = ()
+    ) -> Proxy:
         """Wire the parts; nothing is opened yet."""
         metrics = Metrics()
         engines = EnginePool(config.pool())
@@ -56,7 +61,7 @@ class Proxy:
             config.engine_attempts,
             config.routed_experts,
         )
-        pipeline = Pipeline(config, codec, store, generator, metrics)
+        pipeline = Pipeline(config, codec, store, generator, metrics, Hooks(hooks))
         sessions = Sessions(config, store, pipeline, controller, metrics)
         return cls(config, store, engines, controller, pipeline, sessions, metrics)
 
@@ -66,6 +71,11 @@ class Proxy:
         resumed = self.sessions.recover()
         if resumed:
             log.info("resumed %d sessions", resumed)
+
+    async def drain(self) -> None:
+        """Take nothing new and let replies in the making end, for as long as the configuration allows."""
+        if not await self.pipeline.drain(self.config.drain_s):
+            log.warning("%d replies were still in the making at the end", self.pipeline.total)
 
     async def close(self) -> None:
         """Close the engine pools; the store is its owner's."""
@@ -81,7 +91,7 @@ class Proxy:
         app.include_router(
             control_router(self.config, self.sessions, self.pipeline, self.controller, self.metrics, base_url)
         )
-        app.include_router(health_router(lambda: _writable(self.config.store), self.engines))
+        app.include_router(health_router(lambda: _writable(self.config.store), self.engines, self.pipeline))
         app.add_exception_handler(RequestError, _refused)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _plain)
@@ -114,10 +124,24 @@ class CombinedApp:
 async def running(proxy: Proxy) -> AsyncIterator[Proxy]:
     """Start a proxy and close it after."""
     await proxy.start()
+    expiring = asyncio.create_task(_expire(proxy))
     try:
         yield proxy
     finally:
+        expiring.cancel()
+        await asyncio.gather(expiring, return_exceptions=True)
         await proxy.close()
+
+
+async def _expire(proxy: Proxy) -> None:
+    """Look for idle sessions now and then."""
+    interval = min(_EXPIRE_EVERY_S, (proxy.config.idle_timeout_s or _EXPIRE_EVERY_S) / 4)
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            await proxy.sessions.expire()
+        except (OSError, StoreError):
+            log.exception("idle sessions could not be stored: they stay open until they can be")
 
 
 def _writable(store: Path) -> bool:

@@ -5,50 +5,43 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import json
-import logging
 import os
 import secrets
-import signal
 import socket
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
-import uvicorn
-from dressage_store import FilesStore, StoreError
-from dressage_tito import ChatCodec, TitoError
-from pydantic import ValidationError
+from dressage_store import StoreError
 
+from dressage_proxy import options
 from dressage_proxy.app import CombinedApp, Proxy, running
-from dressage_proxy.config import ProxyConfig
 from dressage_proxy.engine.choose import Choice
-from dressage_proxy.engine.experts import ExpertsShape
-from dressage_proxy.errors import ConfigError
-
-KEY_VARIABLE = "DRESSAGE_CONTROL_KEY"
-_KEY_FILE = "control.key"
-_BACKLOG = 2048
-_GC_YOUNG = 20_000
-_MAX_PORT = 65535
-_FLAGS = {
-    "engines": "--engine",
-    "retain": "--store-retain",
-    "keepalive_s": "--keepalive",
-    "control_key": f"the control key (--control-key-file or ${KEY_VARIABLE})",
-}
-"""What the configuration's fields are called on the command line, where they differ."""
+from dressage_proxy.errors import ConfigError, RouterError
+from dressage_proxy.hooks import load_hooks
+from dressage_proxy.logs import configure_logs
+from dressage_proxy.options import KEY_FILE, KEY_VARIABLE
+from dressage_proxy.serving import http_server, serving, settle_garbage_collector, stop_event
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 after a graceful stop, 2 for a configuration that cannot work."""
-    args = _parser().parse_args(argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parser().parse_args(arguments)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time, on threads of our own
-    logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure_logs(
+        args.log_level, as_json=args.log_format == "json", secrets=[os.environ.get(KEY_VARIABLE, "")]
+    )
     try:
+        if args.shard_index is not None:
+            return _serve_shard(args)
+        if args.shards > 1:
+            return _serve_shards(args, arguments)
         return _serve(args)
-    except (ConfigError, StoreError) as error:
+    except (ConfigError, StoreError, RouterError) as error:
         print(f"dressage-proxy: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
@@ -59,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="serve the data plane and the control plane",
         epilog=f"The control key comes from --control-key-file or ${KEY_VARIABLE}; with neither, one is made "
-        f"and kept in STORE/{_KEY_FILE} (mode 0600).",
+        f"and kept in STORE/{KEY_FILE} (mode 0600).",
     )
     serve.add_argument("--tokenizer", required=True, type=Path, help="folder of a Hugging Face tokenizer")
     serve.add_argument("--engine", default="", help="base URL of an SGLang engine; several by commas")
@@ -94,210 +87,123 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--fsync", action="store_true", help="survive a power cut too, not only a crash")
     serve.add_argument("--keepalive", type=float, default=10.0, help="seconds between comments on a stream")
     serve.add_argument("--max-sessions", type=int, default=100_000, help="open and not yet acked")
+    serve.add_argument("--max-in-flight", type=int, default=4096, help="replies in the making at once")
+    serve.add_argument("--idle-timeout", type=float, help="seconds without a call after which a session ends")
+    serve.add_argument("--max-version-switches", type=int, help="of weights within a session; default: any")
+    serve.add_argument(
+        "--drain", type=float, default=10.0, help="seconds for replies in the making at the end"
+    )
+    serve.add_argument("--shards", type=int, default=1, help="processes that share the sessions")
+    serve.add_argument("--tool-hook", action="append", default=[], help="an installed tool hook; repeatable")
     serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    serve.add_argument("--log-format", default="text", choices=["text", "json"])
+    # How a parent starts its shards; not for people.
+    serve.add_argument("--shard-index", type=int, help=argparse.SUPPRESS)
+    serve.add_argument("--shard-channel", type=int, help=argparse.SUPPRESS)
+    serve.add_argument("--shard-folder", type=Path, help=argparse.SUPPRESS)
+    serve.add_argument("--shard-base-url", help=argparse.SUPPRESS)
+    serve.add_argument("--shard-state", default="{}", help=argparse.SUPPRESS)
     return parser
 
 
 def _serve(args: argparse.Namespace) -> int:
-    codec = _codec(args)
+    codec = options.codec(args)
     with contextlib.ExitStack() as stack:
-        data = stack.enter_context(_listen(args.host, args.port, "--port"))
-        control = None
-        if args.control_port is not None:
-            control = stack.enter_context(_listen(args.host, args.control_port, "--control-port"))
-        given, key_file = _given_key(args)
+        data, control = _listeners(args, stack)
+        given, key_file = options.given_key(args)
         key = given or secrets.token_urlsafe(32)
-        config = _config(args, key)
-        store = stack.enter_context(_store(args))
+        config = options.config(args, key)
+        options.check_shards(args.store, 1)
+        store = stack.enter_context(options.store(args, config.store))
         if given is None:
-            key_file = _write_key(args.store / _KEY_FILE, key)
-        _run(Proxy.build(config, store, codec), data, control, args.host, key_file)
+            key_file = options.write_key(args.store / KEY_FILE, key)
+        proxy = Proxy.build(config, store, codec, load_hooks(args.tool_hook))
+        _run(_one(proxy, data, control, _ready(args, data, control, key_file)))
     return 0
 
 
-def _config(args: argparse.Namespace, key: str) -> ProxyConfig:
-    try:
-        return ProxyConfig(
-            tokenizer=args.tokenizer,
-            engines=tuple(url.strip() for url in args.engine.split(",") if url.strip()),
-            router=args.router,
-            engine_choice=Choice(args.engine_choice),
-            engine_cache_tokens=args.engine_cache_tokens,
-            routed_experts=_experts(args),
-            store=args.store,
-            control_key=key,
-            model_name=args.model_name,
-            template_kwargs=_json(args.template_kwargs),
-            context_window=args.context_window,
-            max_output_tokens=args.max_output_tokens,
-            retain=args.store_retain,
-            fsync=args.fsync,
-            keepalive_s=args.keepalive,
-            max_sessions=args.max_sessions,
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "engines"
-        flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-        raise ConfigError(f"{flag}: {first['msg'].removeprefix('Value error, ')}") from error
+def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
+    from dressage_proxy.shards.supervisor import Supervisor, own_command
+
+    with contextlib.ExitStack() as stack:
+        data, control = _listeners(args, stack)
+        given, key_file = options.given_key(args)
+        key = given or secrets.token_urlsafe(32)
+        options.config(args, key)  # said here, once, and not by every shard
+        load_hooks(args.tool_hook)
+        options.check_shards(args.store, args.shards)
+        if given is None:
+            key_file = options.write_key(args.store / KEY_FILE, key)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dressage-proxy-")))
+        ready = _ready(args, data, control, key_file)
+        command = own_command([*arguments, "--shard-base-url", str(ready["data_url"])])
+
+        async def serve() -> None:
+            await Supervisor(args.shards, folder, command, KEY_VARIABLE, key).serve(data, control, ready)
+
+        _run(serve())
+    return 0
 
 
-def _experts(args: argparse.Namespace) -> ExpertsShape | None:
-    text: str | None = args.routed_experts
-    if text is None:
-        return None
-    if text == "auto":
-        return ExpertsShape.from_model(args.tokenizer)
-    try:
-        layers, topk, experts = (int(part) for part in text.split(","))
-    except ValueError as error:
-        raise ConfigError(f"--routed-experts {text!r}: give auto, or LAYERS,TOPK,EXPERTS") from error
-    return ExpertsShape(layers, topk, experts)
+def _serve_shard(args: argparse.Namespace) -> int:
+    from dressage_proxy.shards.worker import ShardPlace, serve_shard
+
+    config = options.config(args, os.environ[KEY_VARIABLE])
+    codec = options.codec(args)
+    place = ShardPlace(args.shard_index, args.shards, args.shard_folder, args.shard_channel)
+    with options.store(args, config.store) as store:
+        proxy = Proxy.build(config, store, codec, load_hooks(args.tool_hook))
+        _run(serve_shard(proxy, place, args.shard_base_url, json.loads(args.shard_state)))
+    return 0
 
 
-def _json(text: str) -> dict[str, object]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--template-kwargs is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError("--template-kwargs must be a JSON object")
-    return value
+def _listeners(
+    args: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[socket.socket, socket.socket | None]:
+    data = stack.enter_context(options.listen(args.host, args.port, "--port"))
+    if args.control_port is None:
+        return data, None
+    return data, stack.enter_context(options.listen(args.host, args.control_port, "--control-port"))
 
 
-def _codec(args: argparse.Namespace) -> ChatCodec:
-    kwargs = _json(args.template_kwargs)
-    try:
-        return ChatCodec.from_folder(args.tokenizer, template_kwargs=kwargs, threads=True)
-    except TitoError as error:
-        raise ConfigError(f"--tokenizer {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"--template-kwargs: {error}") from error
-
-
-def _store(args: argparse.Namespace) -> FilesStore:
-    try:
-        return FilesStore(args.store, retain=args.store_retain, fsync=args.fsync)
-    except StoreError as error:
-        raise ConfigError(f"--store {error}") from error
-
-
-def _given_key(args: argparse.Namespace) -> tuple[str | None, Path | None]:
-    """The key, and the file that it came from: the one named, the variable, or the one of an earlier run on
-    this store (who holds it must not be locked out by a restart). None where a new one is to be made."""
-    path: Path | None = args.control_key_file
-    if path is None and not os.environ.get(KEY_VARIABLE) and (args.store / _KEY_FILE).is_file():
-        path = args.store / _KEY_FILE
-    if path is not None:
-        try:
-            return path.read_text(encoding="utf-8").strip(), path
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"--control-key-file: {error}; give a text file that holds the key alone"
-            ) from error
-    return os.environ.get(KEY_VARIABLE) or None, None
-
-
-def _write_key(path: Path, key: str) -> Path:
-    try:
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(key)
-    except OSError as error:
-        raise ConfigError(f"--store: cannot write the control key: {error}") from error
-    return path
-
-
-def _listen(host: str, port: int, flag: str) -> socket.socket:
-    # Checked here: the resolver takes a larger number modulo 65536.
-    if not 0 <= port <= _MAX_PORT:
-        raise ConfigError(f"{flag} {port}: must be 0 (a free one) to {_MAX_PORT}")
-    sock = None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-        sock.set_inheritable(True)
-    except OSError as error:
-        if sock is not None:
-            sock.close()
-        raise ConfigError(
-            f"{flag} {port}: cannot listen on {host}:{port} ({error}); choose another, or 0 for a free one"
-        ) from error
-    return sock
-
-
-def _run(
-    proxy: Proxy, data: socket.socket, control: socket.socket | None, host: str, key_file: Path | None
-) -> None:
-    import uvloop
-
-    data_url = f"http://{host}:{data.getsockname()[1]}"
-    control_url = f"http://{host}:{control.getsockname()[1]}" if control else data_url
-    ready = {
+def _ready(
+    args: argparse.Namespace, data: socket.socket, control: socket.socket | None, key_file: Path | None
+) -> dict[str, object]:
+    data_url = f"http://{args.host}:{data.getsockname()[1]}"
+    return {
         "event": "ready",
         "data_url": data_url,
-        "control_url": control_url,
+        "control_url": f"http://{args.host}:{control.getsockname()[1]}" if control else data_url,
         "control_key_file": str(key_file) if key_file else None,
     }
 
-    async def serve() -> None:
-        async with running(proxy):
-            if control is None:
-                servers = [(_server(proxy.app(data_url)), data)]
-            else:
-                servers = [
-                    (_server(CombinedApp(proxy.data_app(), None)), data),
-                    (_server(proxy.control_app(data_url)), control),
-                ]
-            stop = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            for name in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(name, stop.set)
-            tasks = [asyncio.create_task(server.serve([sock])) for server, sock in servers]
-            while not all(server.started for server, _ in servers):  # noqa: ASYNC110 - there is no event
-                await asyncio.sleep(0.005)
+
+async def _one(
+    proxy: Proxy, data: socket.socket, control: socket.socket | None, ready: dict[str, object]
+) -> None:
+    """Serve one process until SIGTERM or SIGINT."""
+    data_url = str(ready["data_url"])
+    async with running(proxy):
+        if control is None:
+            servers = [(http_server(proxy.app(data_url)), data)]
+        else:
+            servers = [
+                (http_server(CombinedApp(proxy.data_app(), None)), data),
+                (http_server(proxy.control_app(data_url)), control),
+            ]
+        stop = stop_event()
+        async with serving(servers):
             print(json.dumps(ready), flush=True)
             await stop.wait()
-            for server, _ in servers:
-                server.should_exit = True
-            await asyncio.gather(*tasks)
-
-    _settle_garbage_collector()
-    uvloop.run(serve())
+            await proxy.drain()
 
 
-def _settle_garbage_collector() -> None:
-    """A tokenizer is hundreds of thousands of objects that live as long as the process: they are never looked
-    at again. Turns add objects that stay, so that a look at the youngest ones is rarely worth its time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_YOUNG, 20, 20)
+def _run(serve: Coroutine[Any, Any, None]) -> None:
+    import uvloop
 
-
-class _Server(uvicorn.Server):
-    """Leaves signals to its caller: two servers share this process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        """Nothing to capture."""
-        yield
-
-
-def _server(app: object) -> _Server:
-    config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        http="httptools",
-        lifespan="off",
-        access_log=False,
-        proxy_headers=False,
-        log_level="warning",
-        timeout_graceful_shutdown=10,
-        timeout_keep_alive=120,
-    )
-    return _Server(config)
+    settle_garbage_collector()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve)
 
 
 if __name__ == "__main__":

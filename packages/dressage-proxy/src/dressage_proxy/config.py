@@ -45,6 +45,17 @@ class ProxyConfig(BaseModel):
     """Cap of one reply; a request that asks for more is given this."""
     max_body_bytes: int = Field(default=64 << 20, ge=1024)
     max_sessions: int = Field(default=100_000, ge=1)
+    max_in_flight: int = Field(default=4096, ge=1)
+    """Replies in the making at once; one more is refused with Retry-After."""
+    idle_timeout_s: float | None = Field(default=None, gt=0)
+    """A session without a call for so long ends by itself: its trajectory is stored as a timeout."""
+    max_version_switches: int | None = Field(default=None, ge=0)
+    """How often a session's tokens may change their weight version; None: any number of times."""
+    drain_s: float = Field(default=10.0, ge=0)
+    """How long replies in the making may take to end once the proxy is told to stop."""
+    shard: int = Field(default=0, ge=0)
+    shards: int = Field(default=1, ge=1, le=256)
+    """Of how many processes this one is which: ids of its sessions say so."""
     retain: bool = False
     """Keep logs and trajectories after ack, so that a run can be audited."""
     fsync: bool = False
@@ -130,3 +141,5 @@ class Limits(BaseModel):
     """Committed turns."""
     max_total_tokens: int | None = Field(default=None, ge=1)
     """Sampled tokens over the whole session."""
+    idle_timeout_s: float | None = Field(default=None, gt=0)
+    max_version_switches: int | None = Field(default=None, ge=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from dressage_segments import FailureClass, SessionInfo, segment_to_bytes, write_frames
@@ -54,6 +55,8 @@ class PauseBody(_Body):
 
     session_id: str | None = None
     timeout_s: float = Field(default=60.0, ge=0, le=3600)
+    force: bool = False
+    """Preempt also sessions that have used up their switches of weight versions: they are refused after."""
 
 
 class ResumeBody(_Body):
@@ -87,8 +90,9 @@ def control_router(
     async def pause(body: PauseBody) -> dict[str, Any]:
         if body.session_id is not None:
             sessions.live(body.session_id)
-        result = await controller.pause(body.session_id, body.timeout_s)
-        return {"quiesced": result.quiesced, "preempted": result.preempted, "waiting": result.waiting}
+        result = await controller.pause(body.session_id, body.timeout_s, force=body.force)
+        reply = {"quiesced": result.quiesced, "preempted": result.preempted, "waiting": result.waiting}
+        return {**reply, "spared": result.spared} if result.spared else reply
 
     @router.post("/rollout/resume")
     async def resume(body: ResumeBody) -> dict[str, Any]:
@@ -107,7 +111,7 @@ def control_router(
     return router
 
 
-def health_router(store_writable: Any, engines: EnginePool) -> APIRouter:
+def health_router(store_writable: Callable[[], bool], engines: EnginePool, pipeline: Pipeline) -> APIRouter:
     """Liveness and readiness; no key."""
     router = APIRouter()
 
@@ -119,9 +123,9 @@ def health_router(store_writable: Any, engines: EnginePool) -> APIRouter:
     async def ready(response: Response) -> dict[str, Any]:
         states = dict(await engines.healthy())
         writable = store_writable()
-        good = any(states.values()) and writable
+        good = any(states.values()) and writable and not pipeline.draining
         response.status_code = 200 if good else 503
-        return {"ready": good, "engines": states, "store_writable": writable}
+        return {"ready": good, "engines": states, "store_writable": writable, "draining": pipeline.draining}
 
     return router
 

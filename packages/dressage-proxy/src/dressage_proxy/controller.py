@@ -26,6 +26,8 @@ class PauseResult:
     quiesced: bool
     preempted: int
     waiting: int
+    spared: int = 0
+    """Calls that were left to end by themselves: their sessions have no switch of versions left."""
 
 
 class Aborter(Protocol):
@@ -40,6 +42,7 @@ class Aborter(Protocol):
 class _Call:
     session_id: str
     engine: str
+    spared: bool = False
 
 
 class _Signal:
@@ -100,8 +103,11 @@ class Controller:
         return self._paused_all or session_id in self._paused
 
     @asynccontextmanager
-    async def call(self, session_id: str, rid: str, engine: str) -> AsyncIterator[int]:
-        """Pass the gate and be in flight; yields the version known at dispatch (-1: unknown)."""
+    async def call(
+        self, session_id: str, rid: str, engine: str, *, spared: bool = False
+    ) -> AsyncIterator[int]:
+        """Pass the gate and be in flight; yields the version known at dispatch (-1: unknown). A pause waits
+        for a ``spared`` call, and does not abort it unless it is told to."""
         if self.holds(session_id):
             self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
             try:
@@ -111,29 +117,36 @@ class Controller:
                 self._waiting[session_id] -= 1
                 if not self._waiting[session_id]:
                     del self._waiting[session_id]
-        self._calls[rid] = _Call(session_id, engine)
+        self._calls[rid] = _Call(session_id, engine, spared)
         try:
             yield self._version
         finally:
             del self._calls[rid]
             self._ended.send()
 
-    async def pause(self, session_id: str | None, timeout_s: float) -> PauseResult:
-        """Close the gate for one session or all, abort what runs there, and wait for quiescence."""
+    async def pause(self, session_id: str | None, timeout_s: float, *, force: bool = False) -> PauseResult:
+        """Close the gate for one session or all, abort what runs there (``force``: spared calls too), and
+        wait for quiescence."""
         if session_id is None:
             self._paused_all = True
         else:
             self._paused.add(session_id)
-        targets = self._scope(session_id)
+        targets = [call for call in self._scope(session_id).values() if force or not call.spared]
+        spared = len(self._scope(session_id)) - len(targets)
         waiting = self.waiting if session_id is None else self._waiting.get(session_id, 0)
         deadline = asyncio.get_running_loop().time() + timeout_s
         while scope := self._scope(session_id):
-            await asyncio.gather(*(self._engines.abort(call.engine, rid) for rid, call in scope.items()))
+            aborts = [
+                self._engines.abort(call.engine, rid)
+                for rid, call in scope.items()
+                if force or not call.spared
+            ]
+            await asyncio.gather(*aborts)
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or await self._quiet(session_id, min(left, _REPEAT_ABORT_S)):
                 break
             # An abort that overtook its own request found nothing to abort: say it again.
-        return PauseResult(not self._scope(session_id), len(targets), waiting)
+        return PauseResult(not self._scope(session_id), len(targets), waiting, spared)
 
     async def resume(self, version: int, session_id: str | None = None) -> None:
         """Open the gate; calls dispatched from now on are labelled so where the engine gives none."""

@@ -21,6 +21,7 @@ from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError
 from dressage_proxy.sampling import Effective
+from dressage_proxy.versions import VersionBudget
 
 _T = TypeVar("_T", bound=np.generic)
 _EMPTY_ABORTS = 8
@@ -73,7 +74,7 @@ class Reply:
 
     @property
     def experts(self) -> Experts | None:
-        """Routed experts [R, layers, topk] of the positions from ``experts_start`` on; None: none was given."""
+        """Routed experts [R, layers, topk] of the positions from ``experts_start`` on, or None."""
         rows: list[NDArray[Any]] = [piece.experts for piece in self.pieces if piece.experts is not None]
         return np.concatenate(rows) if rows else None
 
@@ -113,19 +114,28 @@ class Generator:
         self._attempts = attempts
         self._experts = experts
 
-    async def sample(self, session_id: str, prompt: Prompt, sampling: Effective, reply: Reply) -> None:
+    async def sample(
+        self,
+        session_id: str,
+        prompt: Prompt,
+        sampling: Effective,
+        reply: Reply,
+        versions: VersionBudget | None = None,
+    ) -> None:
         """Fill ``reply`` until it stops, is full, or the task is cancelled; what was sampled stays in it.
 
-        ``sampling.max_tokens`` counts the whole reply over all calls. Raises EngineError; tokens that earlier
+        ``sampling.max_tokens`` counts the whole reply over all calls. ``versions`` is what is left of the
+        session's switches of weight versions. Raises EngineError and VersionLimitError; tokens that earlier
         calls returned are in ``reply`` even then.
         """
+        versions = versions or VersionBudget()
         empty = 0
         while True:
-            left = sampling.max_tokens - reply.tokens
-            if left <= 0:
+            if reply.tokens >= sampling.max_tokens:
                 reply.finish_reason = "length"
                 return
-            result = await self._call(session_id, prompt, sampling, reply, left)
+            result = await self._call(session_id, prompt, sampling, reply, versions)
+            versions.sees(result.versions)
             if reply.finish_reason != "abort":
                 return
             if len(result.output_ids) or self._controller.holds(session_id):
@@ -137,7 +147,12 @@ class Generator:
             await asyncio.sleep(_EMPTY_ABORT_S * empty)
 
     async def _call(
-        self, session_id: str, prompt: Prompt, sampling: Effective, reply: Reply, left: int
+        self,
+        session_id: str,
+        prompt: Prompt,
+        sampling: Effective,
+        reply: Reply,
+        versions: VersionBudget,
     ) -> CallResult:
         """One call whose tokens are accepted, after as many tries as it takes. Raises EngineError.
 
@@ -145,13 +160,14 @@ class Generator:
         in flight, so that a pause does not wait for a back-off.
         """
         said = sampling.recorded.get("stop", ())
+        left = sampling.max_tokens - reply.tokens
         ids = prompt.ids if not reply.pieces else np.concatenate([prompt.ids, reply.ids])
         digest = prompt.digest.copy().update(reply.ids).hexdigest()
         params = sampling.engine_params(left, self._stop_token_ids)
         step = Step(session_id, len(ids), left)
         tried: set[str] = set()
         for attempt in itertools.count(1):
-            asked = _Asked(uuid.uuid4().hex, step, ids, digest, left, said, params)
+            asked = _Asked(uuid.uuid4().hex, step, ids, digest, left, said, params, versions)
             ticket = self._engines.place(step, ids, tried)
             try:
                 return await self._attempt(asked, ticket, reply)
@@ -169,7 +185,10 @@ class Generator:
         engine, rid = ticket.url, asked.rid
         result: CallResult | None = None
         try:
-            async with self._controller.call(asked.step.session_id, rid, engine) as version:
+            async with self._controller.call(
+                asked.step.session_id, rid, engine, spared=asked.versions.spent
+            ) as version:
+                asked.versions.check(version)
                 call = Call(rid, asked.ids, asked.params, version, self._ask(reply))
                 task = asyncio.create_task(self._engines.generate(engine, call))
                 try:
@@ -274,6 +293,7 @@ class _Asked:
     left: int
     stop: Sequence[str]
     params: Mapping[str, Any]
+    versions: VersionBudget
 
 
 def _backoff(attempt: int) -> float:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dressage_proxy.cachehits import ExpectedHit, Owner
+
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -36,6 +38,24 @@ class Metrics:
         )
         self.in_flight = Gauge("dressage_in_flight_calls", "Engine calls under way", registry=self.registry)
         self.sessions = Gauge("dressage_open_sessions", "Sessions in memory", registry=self.registry)
+        self.prompt_tokens = Counter(
+            "dressage_prompt_tokens", "Tokens of committed turns' prompts", registry=self.registry
+        )
+        self.cached_tokens = Counter(
+            "dressage_cached_tokens",
+            "Prompt tokens in engines' prefix caches: as expected, and as engines report",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.uncached_tokens = Counter(
+            "dressage_cache_misses_tokens",
+            "Prompt tokens of an earlier prompt that were not cached, by whose doing it was",
+            ["owner"],
+            registry=self.registry,
+        )
+        self.expired = Counter(
+            "dressage_expired_sessions", "Sessions that ended idle", registry=self.registry
+        )
         self._phases = Histogram(
             "dressage_phase_seconds",
             "Time of a model call by phase",
@@ -44,6 +64,16 @@ class Metrics:
             registry=self.registry,
         )
         self._children = {name: self._phases.labels(name) for name in ("encode", "engine", "commit")}
+
+    def cache(self, hit: ExpectedHit, prompt_tokens: int, reported: int | None) -> None:
+        """Count what of a prompt was expected to be cached and what was; ``reported`` None: not said."""
+        self.prompt_tokens.inc(prompt_tokens)
+        self.cached_tokens.labels("expected").inc(hit.tokens)
+        if hit.broken:
+            self.uncached_tokens.labels(hit.owner.value).inc(hit.broken)
+        if reported is not None:
+            self.cached_tokens.labels("reported").inc(reported)
+            self.uncached_tokens.labels(Owner.ROUTER.value).inc(max(0, hit.tokens - reported))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -9,18 +9,21 @@ from dataclasses import dataclass, field, replace
 from dressage_segments import ROOT, Mark, SegmentSink, Turn, mark_to_record, turn_to_record
 from dressage_tito import ChatCodec, Message, ParsedTurn, ToolCall
 
+from dressage_proxy.cachehits import expected_hit
 from dressage_proxy.canonical import message_key
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import ModelReply, ModelRequest
 from dressage_proxy.echoes import turn_handle
-from dressage_proxy.errors import ContextOverflowError, GoneError, RequestError
+from dressage_proxy.errors import ContextOverflowError, GoneError, HookError, OverloadedError, RequestError
 from dressage_proxy.generation import Generator, Reply
+from dressage_proxy.hooks import Hooks
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.planning import Place, Plan, locate, plan
 from dressage_proxy.replies import reasoning_tokens
 from dressage_proxy.sampling import Effective, context_window, effective, reply_cap
 from dressage_proxy.session import Session, State
 
+_RETRY_AFTER_S = 1.0
 _BUSY_SESSIONS = 8
 """So many sessions with a reply in the making keep the event loop busy."""
 
@@ -51,6 +54,11 @@ class Pipeline:
     sink: SegmentSink
     generator: Generator
     metrics: Metrics
+    hooks: Hooks = field(default_factory=Hooks)
+    draining: bool = False
+    """The proxy is being stopped: nothing new is begun."""
+    total: int = 0
+    """Replies in the making, of all sessions."""
     _attempts: dict[tuple[object, ...], Attempt] = field(default_factory=dict)
     """What a retry may join, by what was asked."""
     _running: dict[str, set[Attempt]] = field(default_factory=dict)
@@ -99,13 +107,35 @@ class Pipeline:
         )
         attempt = self._attempts.get(identity)
         if attempt is None or attempt.abandoned or attempt.task.done():
+            self._admit()
             self._check_limits(session)
+            session.touched = asyncio.get_running_loop().time()
             task = asyncio.create_task(self._turn(session, request, place))
             attempt = Attempt(task)
             self._attempts[identity] = attempt
+            self.total += 1
             self._running.setdefault(session.id, set()).add(attempt)
             task.add_done_callback(self._ended(session.id, identity, attempt))
         return attempt
+
+    def _admit(self) -> None:
+        if self.draining:
+            raise OverloadedError(
+                "the proxy is being stopped", code="draining", status=503, retry_after_s=_RETRY_AFTER_S
+            )
+        if self.total >= self.config.max_in_flight:
+            raise OverloadedError(
+                f"{self.total} replies are in the making, the limit is {self.config.max_in_flight}",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Begin nothing new, and wait for what is in the making; whether all ended in time."""
+        self.draining = True
+        tasks = [attempt.task for running in self._running.values() for attempt in running]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        return not self.total
 
     def _ended(
         self, session_id: str, identity: tuple[object, ...], attempt: Attempt
@@ -113,6 +143,7 @@ class Pipeline:
         def forget(task: asyncio.Task[ModelReply]) -> None:
             if self._attempts.get(identity) is attempt:
                 del self._attempts[identity]
+            self.total -= 1
             running = self._running[session_id]
             running.discard(attempt)
             if not running:
@@ -158,14 +189,19 @@ class Pipeline:
         return len(self._running.get(session_id, ()))
 
     async def _turn(self, session: Session, request: ModelRequest, place: Place) -> ModelReply:
+        if self.hooks:
+            new = place.raw[place.matched :]
+            await self.hooks.after(session.info, session.labels, session.hooked, new)
         with self.metrics.phase("encode"):
             busy = len(self._running) >= _BUSY_SESSIONS
             planned = await plan(session, self.codec, request, place, busy=busy)
         sampling = self._sampling(session, request, planned)
         reply = Reply(experts_start=session.covered.get(planned.place.parent, 0))
+        versions = session.versions.copy()
+        hit = expected_hit(session.tree, planned)
         try:
             with self.metrics.phase("engine"):
-                await self.generator.sample(session.id, planned.prompt, sampling, reply)
+                await self.generator.sample(session.id, planned.prompt, sampling, reply, versions)
         except (asyncio.CancelledError, RequestError):
             if reply.sampled and session.state is State.OPEN:
                 self._commit(session, request, planned, sampling, reply, Mark.UNDELIVERED)
@@ -174,6 +210,12 @@ class Pipeline:
             raise GoneError(f"session {session.id} is {session.state}")
         with self.metrics.phase("commit"):
             turn, message = self._commit(session, request, planned, sampling, reply)
+        session.touched = asyncio.get_running_loop().time()
+        self.metrics.cache(
+            hit, len(planned.prompt.ids), reply.pieces[0].cached_tokens if reply.pieces else None
+        )
+        if self.hooks:
+            await self._tell_calls(session, turn, message)
         return ModelReply(
             message=message,
             finish_reason=_told_reason(reply.finish_reason, message),
@@ -191,6 +233,15 @@ class Pipeline:
         """The tokens of a request's prompt; nothing is sampled or kept."""
         place = locate(session, self.codec, request, counting=True)
         return len((await plan(session, self.codec, request, place)).prompt.ids)
+
+    async def _tell_calls(self, session: Session, turn: Turn, message: Message) -> None:
+        """Tell the hooks before the reply is released; where one fails, the reply is not."""
+        try:
+            await self.hooks.before(session.info, session.labels, session.hooked, message.tool_calls)
+        except (HookError, asyncio.CancelledError):
+            if session.state is State.OPEN:
+                self._mark_undelivered(session, turn.index)
+            raise
 
     def _check_limits(self, session: Session) -> None:
         limits, tree = session.limits, session.tree

@@ -14,6 +14,8 @@ from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
 from dressage_proxy.config import Limits, Sampling
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.echoes import Echoes
+from dressage_proxy.hooks import HookMemory
+from dressage_proxy.versions import VersionBudget
 
 _RECENT = 4
 
@@ -46,6 +48,8 @@ class Summary:
     sampled_tokens: int
     trained_tokens: int
     lost_tokens: Mapping[str, int]
+    expired: bool = False
+    """It ended by itself, since nobody used it."""
 
 
 @dataclass(slots=True)
@@ -74,8 +78,12 @@ class Session:
     pinned: dict[str, str] = field(default_factory=dict)
     """Volatile block -> the session's first value of it."""
     final: Summary | None = None
+    versions: VersionBudget = field(default_factory=VersionBudget)
+    hooked: HookMemory = field(default_factory=HookMemory)
+    touched: float = 0.0
+    """When it was last used, on the event loop's clock."""
     covered: dict[int, int] = field(default_factory=dict)
-    """Turn -> the first position of its walk whose routed experts are not known; empty where none are kept."""
+    """Turn -> the first position of its walk whose routed experts are not known yet."""
 
     @property
     def id(self) -> str:
@@ -91,6 +99,7 @@ class Session:
 
     def remember(self, turn: Turn) -> None:
         """Note the wire ids that a committed turn handed out, and the volatile blocks that it pinned."""
+        self.versions.sees(turn.versions)
         if turn.experts is not None:
             self.covered[turn.index] = turn.experts_start + len(turn.experts)
         elif turn.parent in self.covered:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import secrets
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from dressage_segments import (
     FailureClass,
@@ -35,10 +35,23 @@ from dressage_proxy.errors import ConflictError, GoneError, NotFoundError, Reque
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.session import Session, State, Summary
+from dressage_proxy.shards.ids import new_session_id
+from dressage_proxy.versions import VersionBudget
 
 log = logging.getLogger("dressage.proxy")
 _GENERATION = 1
+_EXPIRED = "expired"
+"""In the outcome of a session that ended by itself."""
 _ENDED = {EntryState.ACKED: State.FINALIZED, EntryState.DROPPED: State.DELETED}
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _lower(one: _N | None, other: _N | None) -> _N | None:
+    """The lower of two ceilings, of which each may be absent."""
+    given = [value for value in (one, other) if value is not None]
+    return min(given, default=None)
 
 
 @runtime_checkable
@@ -85,7 +98,7 @@ class Sessions:
                 fix="finalize and ack sessions, or start with a higher --max-sessions",
                 retry_after_s=1,
             )
-        session_id = secrets.token_hex(16)
+        session_id = new_session_id(self._config.shard, self._config.shards)
         info = SessionInfo(session_id, info.instance_id, info.group_id, info.rollout_id or session_id)
         extra = {
             "sampling": sampling.model_dump(exclude_none=True),
@@ -93,10 +106,22 @@ class Sessions:
             "labels": dict(labels),
         }
         self._store.append(session_id, open_to_record(info, extra))
-        session = Session(info, TrajectoryTree(info), sampling, limits, dict(labels))
+        session = self._made(info, TrajectoryTree(info), sampling, limits, labels)
         self._sessions[session_id] = session
         self._metrics.sessions.set(len(self._sessions))
         return session
+
+    def _made(
+        self,
+        info: SessionInfo,
+        tree: TrajectoryTree,
+        sampling: Sampling,
+        limits: Limits,
+        labels: Mapping[str, str],
+    ) -> Session:
+        versions = VersionBudget(_lower(self._config.max_version_switches, limits.max_version_switches))
+        now = asyncio.get_running_loop().time()
+        return Session(info, tree, sampling, limits, dict(labels), versions=versions, touched=now)
 
     def find(self, session_id: str) -> Session:
         """A session in memory, whatever its state. Raises NotFoundError, or GoneError for one that was
@@ -113,6 +138,12 @@ class Sessions:
         """A session that takes model calls. Raises NotFoundError, GoneError."""
         session = self.find(session_id)
         if session.ending or session.state is not State.OPEN:
+            if session.final is not None and session.final.expired:
+                raise GoneError(
+                    f"session {session_id} expired: it was idle for too long, its trajectory is in the store",
+                    code="session_expired",
+                    fix="open a new one",
+                )
             state = "being ended" if session.state is State.OPEN else session.state
             raise GoneError(f"session {session_id} is {state}: open a new one")
         return session
@@ -158,6 +189,7 @@ class Sessions:
             trajectory.sampled_tokens,
             trajectory.trained_tokens,
             trajectory.lost_tokens,
+            trajectory.outcome.get(_EXPIRED) is True,
         )
         session.state = State.FINALIZED
         session.tree = TrajectoryTree(session.info)
@@ -226,6 +258,22 @@ class Sessions:
         except NotStoredError:
             self._store.forget(session_id)
 
+    async def expire(self) -> int:
+        """End what was idle for longer than it may be: it is published as a timeout, and takes no more calls.
+        Returns how many were ended."""
+        now = asyncio.get_running_loop().time()
+        idle = [session for session in self._sessions.values() if self._idle(session, now)]
+        for session in idle:
+            await self.finalize(session.id, {_EXPIRED: True}, FailureClass.TIMEOUT)
+            self._metrics.expired.inc()
+        return len(idle)
+
+    def _idle(self, session: Session, now: float) -> bool:
+        limit = _lower(self._config.idle_timeout_s, session.limits.idle_timeout_s)
+        if limit is None or session.state is not State.OPEN or session.ending:
+            return False
+        return now - session.touched > limit and not self._pipeline.in_flight(session.id)
+
     def _drop(self, session_id: str, state: State) -> None:
         self._sessions.pop(session_id, None)
         self._ended[session_id] = state
@@ -255,7 +303,7 @@ class Sessions:
             return
         tree = tree_from_records(records)
         extra = records[0].meta.get("extra", {})
-        session = Session(
+        session = self._made(
             tree.info,
             tree,
             Sampling.model_validate(extra.get("sampling", {})),

@@ -1,7 +1,7 @@
 """Routed experts (R3) of an engine's reply: base64 of int32 as the wire has them, small integers here.
 
-A reply may carry tens of MiB of them: their text is taken out of the body before the JSON is read, and only the
-rows that are new are decoded, in pieces that do not hold the interpreter for long.
+A reply may carry tens of MiB of them: their text is taken out of the body before the JSON is read, and only
+the rows that are new are decoded, in pieces that do not hold the interpreter for long.
 """
 
 from __future__ import annotations

@@ -1,0 +1,79 @@
+"""Logs of the proxy's process: text or JSON lines, with whatever must not be in a log taken out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TextIO
+
+REDACTED = "[redacted]"
+_HELD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_BEARER = re.compile(r"(?i)\b(bearer|x-api-key['\"]?\s*[:=]|api[_-]?key['\"]?\s*[:=])(\s*['\"]?)[^\s'\",}]+")
+_PROVIDER_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{8,}")
+_SESSION = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
+"""A session id opens the data plane to whoever has it: its start is enough to find it by."""
+
+
+class Redactor:
+    """Takes the given secrets, keys of any provider and all but the start of session ids out of a text."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets = sorted((secret for secret in secrets if len(secret) >= 8), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """The text without them."""
+        for secret in self._secrets:
+            text = text.replace(secret, REDACTED)
+        text = _BEARER.sub(rf"\1\2{REDACTED}", text)
+        text = _PROVIDER_KEY.sub(REDACTED, text)
+        return _SESSION.sub(r"\1…", text)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people."""
+
+    def __init__(self, redact: Redactor) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with its traceback, redacted."""
+        return self._redact(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record: time (RFC 3339), level, logger, message, what ``extra`` gave, exception."""
+
+    def __init__(self, redact: Redactor) -> None:
+        super().__init__()
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line, redacted."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in record.__dict__.items() if name not in _HELD}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return self._redact(json.dumps(line, ensure_ascii=False, default=str))
+
+
+def configure_logs(
+    level: str, *, as_json: bool = False, secrets: Iterable[str] = (), stream: TextIO | None = None
+) -> logging.Handler:
+    """Log to stderr (or ``stream``) from now on; the handler that was put in place of all others."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    redact = Redactor(secrets)
+    handler.setFormatter(JsonFormatter(redact) if as_json else TextFormatter(redact))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    return handler

@@ -1,0 +1,1 @@
+"""Several processes behind one address: sessions by id, connections handed over, control requests spread."""

@@ -1,0 +1,153 @@
+"""Passing a request on to another process of the same proxy, over its Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import orjson
+
+from dressage_proxy.dataplane import Receive, Scope, Send
+
+_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"trailer"))
+_PATIENCE_S = 20.0
+"""How long a request waits for a shard that restarts, before it is told to come again."""
+_POLL_S = 0.1
+_UNSENT = (aiohttp.ClientConnectorError, FileNotFoundError)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer of a peer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Peer:
+    """Another process, by the path of its Unix socket. Used from one event loop."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """A request that may be made again, its answer read whole; a peer that restarts is waited for.
+
+        Raises OSError or aiohttp.ClientError where no answer comes.
+        """
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            try:
+                async with self._opened().request(
+                    method, f"http://peer{path}", data=body or None, headers=headers
+                ) as response:
+                    return Answer(response.status, dict(response.headers), await response.read())
+            except (aiohttp.ClientError, OSError):
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(_POLL_S)
+
+    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an ASGI request on and its answer back, piece by piece as it comes. A client that leaves ends
+        the request at the peer too; a peer that is away for long is a 503 that says when to come again."""
+        body = await _body(receive)
+        if body is None:
+            return
+        work = asyncio.create_task(self._passed(scope, body, send))
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await work
+
+    async def _passed(self, scope: Scope, body: bytes, send: Send) -> None:
+        query = scope.get("query_string", b"")
+        raw = scope.get("raw_path") or scope["path"].encode()
+        url = "http://peer" + raw.decode("latin-1") + ("?" + query.decode("latin-1") if query else "")
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _HOP]
+        started = False
+        try:
+            async with await self._connected(scope["method"], url, headers, body) as response:
+                kept = [(n.lower(), v) for n, v in response.raw_headers if n.lower() not in _HOP]
+                await send({"type": "http.response.start", "status": response.status, "headers": kept})
+                started = True
+                async for piece in response.content.iter_any():
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        except (aiohttp.ClientError, OSError):
+            if started:
+                raise  # the connection breaks off, as the peer's did
+            await refuse(send, 503, "shard_unavailable", "the session's process restarts: ask again")
+
+    async def _connected(
+        self, method: str, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> aiohttp.ClientResponse:
+        """Send once it can be reached: a request that never arrived may be sent again."""
+        text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            try:
+                return await self._opened().request(
+                    method, url, data=body or None, headers=text, allow_redirects=False
+                )
+            except _UNSENT:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(_POLL_S)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(self._path), limit=0),
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
+                auto_decompress=False,
+            )
+        return self._session
+
+
+async def refuse(send: Send, status: int, code: str, message: str) -> None:
+    """An error in a shape that every dialect's clients read."""
+    error = {"type": "api_error", "code": code, "message": message}
+    body = orjson.dumps({"type": "error", "error": error})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status in (429, 503):
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _body(receive: Receive) -> bytes | None:
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

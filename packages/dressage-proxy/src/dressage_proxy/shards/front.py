@@ -1,0 +1,196 @@
+"""The one control plane over all shards: each request goes to the shard that it is about, or to all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import orjson
+
+from dressage_proxy.dataplane import Receive, Scope, Send
+from dressage_proxy.shards.exposition import merged
+from dressage_proxy.shards.forward import Answer, Peer, refuse
+from dressage_proxy.shards.ids import session_in, shard_of
+
+_Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
+
+
+class Front:
+    """An ASGI application. It remembers what was asked of all, for a shard that starts again."""
+
+    def __init__(self, peers: Sequence[Peer]) -> None:
+        self._peers = peers
+        self._next = itertools.cycle(range(len(peers)))
+        self._paused = False
+        self._version: int | None = None
+        self._all: Mapping[tuple[str, str], _Handler] = {
+            ("POST", "/rollout/pause"): self._pause,
+            ("POST", "/rollout/resume"): self._resume,
+            ("GET", "/rollout"): self._rollout,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/ready"): self._ready,
+        }
+
+    @property
+    def state(self) -> str:
+        """What all shards were told, as JSON. A shard that starts is told it before it takes a request, so
+        that it does not sample while the others are paused."""
+        return orjson.dumps({"paused": self._paused, "version": self._version}).decode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            return
+        handler = self._all.get((scope["method"], scope["path"]))
+        if handler is not None:
+            body = await _whole(receive)
+            if body is not None:
+                await handler(scope, body, send)
+            return
+        session = session_in(scope["path"])
+        if session is not None:
+            shard = shard_of(session, len(self._peers))
+        elif (scope["method"], scope["path"]) == ("POST", "/sessions"):
+            shard = next(self._next)
+        else:
+            shard = 0
+        await self._peers[shard].forward(scope, receive, send)
+
+    async def _every(self, scope: Scope, body: bytes, send: Send) -> list[dict[str, Any]] | None:
+        """Every shard's answer; None where one refused or did not answer, which is passed on."""
+        answers = await self._answers(scope, body)
+        for answer in answers:
+            if answer is None:
+                await refuse(send, 503, "shard_unavailable", "a shard restarts: ask again")
+                return None
+            if answer.status != 200:
+                await _send(send, answer.status, answer.body, answer.headers)
+                return None
+        return [orjson.loads(answer.body) for answer in answers if answer is not None]
+
+    async def _answers(self, scope: Scope, body: bytes) -> list[Answer | None]:
+        names = {b"authorization", b"content-type"}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name in names
+        }
+
+        async def ask(peer: Peer) -> Answer | None:
+            try:
+                return await peer.ask(scope["method"], scope["path"], body, headers)
+            except (aiohttp.ClientError, OSError):
+                return None
+
+        return list(await asyncio.gather(*map(ask, self._peers)))
+
+    async def _pause(self, scope: Scope, body: bytes, send: Send) -> None:
+        session = _field(body, "session_id")
+        if isinstance(session, str):
+            peer = self._peers[shard_of(session, len(self._peers))]
+            await peer.forward(scope, _replay(body), send)
+            return
+        before = self._paused
+        self._paused = True  # before it is said: a shard that starts meanwhile must be told too
+        answers = await self._every(scope, body, send)
+        if answers is None:
+            self._paused = before
+            return
+        reply = {
+            "quiesced": all(answer["quiesced"] for answer in answers),
+            **{name: sum(answer[name] for answer in answers) for name in ("preempted", "waiting")},
+        }
+        spared = sum(answer.get("spared", 0) for answer in answers)
+        if spared:
+            reply["spared"] = spared
+        await _send(send, 200, orjson.dumps(reply))
+
+    async def _resume(self, scope: Scope, body: bytes, send: Send) -> None:
+        before = self._paused, self._version
+        version = _field(body, "version")
+        if isinstance(version, int) and version >= 0:
+            self._paused, self._version = False, version
+        answers = await self._every(scope, body, send)
+        if answers is None:
+            self._paused, self._version = before
+        else:
+            await _send(send, 200, orjson.dumps(_sum(answers)))
+
+    async def _rollout(self, scope: Scope, body: bytes, send: Send) -> None:
+        answers = await self._every(scope, body, send)
+        if answers is not None:
+            await _send(send, 200, orjson.dumps(_sum(answers)))
+
+    async def _ready(self, scope: Scope, body: bytes, send: Send) -> None:
+        answers = await self._answers(scope, body)
+        states = [orjson.loads(answer.body) if answer is not None else None for answer in answers]
+        good = all(state is not None and state["ready"] for state in states)
+        await _send(send, 200 if good else 503, orjson.dumps({"ready": good, "shards": states}))
+
+    async def _metrics(self, scope: Scope, body: bytes, send: Send) -> None:
+        answers = await self._answers(scope, body)
+        refused = next((answer for answer in answers if answer is not None and answer.status != 200), None)
+        if refused is not None:
+            await _send(send, refused.status, refused.body, refused.headers)
+            return
+        texts = {
+            str(shard): answer.body.decode() for shard, answer in enumerate(answers) if answer is not None
+        }
+        await _send(send, 200, merged(texts), {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _sum(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    paused = all(answer["state"] == "paused" for answer in answers)
+    versions = {answer["version"] for answer in answers}
+    return {
+        "state": "paused" if paused else "running",
+        "version": answers[0]["version"] if len(versions) == 1 else None,
+        "in_flight": sum(answer["in_flight"] for answer in answers),
+        "waiting": sum(answer["waiting"] for answer in answers),
+    }
+
+
+def _field(body: bytes, name: str) -> object:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None  # every shard refuses it in its own words
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _replay(body: bytes) -> Receive:
+    sent = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        if sent:
+            await asyncio.Event().wait()  # there is no more, and who waits here is cancelled
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+async def _whole(receive: Receive) -> bytes | None:
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _send(send: Send, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    given = {name.lower(): value for name, value in (headers or {}).items()}
+    kept = {"content-type": "application/json"} | {
+        name: given[name] for name in ("content-type", "retry-after") if name in given
+    }
+    lines = [(name.encode(), value.encode("latin-1")) for name, value in kept.items()]
+    lines.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})

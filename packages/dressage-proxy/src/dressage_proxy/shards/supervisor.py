@@ -1,0 +1,216 @@
+"""The parent of the shards: it starts them, starts them again, and hands connections over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dressage_proxy.errors import ConfigError
+from dressage_proxy.serving import Server, http_server, serving, stop_event
+from dressage_proxy.shards.dispatch import Dispatcher
+from dressage_proxy.shards.forward import Peer
+from dressage_proxy.shards.front import Front
+from dressage_proxy.shards.ids import session_in, shard_of
+from dressage_proxy.shards.worker import FRONT
+
+_BACKOFF_S = 0.2
+_BACKOFF_CAP_S = 10.0
+_STEADY_S = 30.0
+"""A shard that ran so long starts again at once."""
+_HANDOVER_S = 20.0
+_STOP_S = 30.0
+log = logging.getLogger("dressage.proxy")
+
+
+class Shard:
+    """One child process, started again whenever it ends."""
+
+    def __init__(
+        self, index: int, command: Sequence[str], environment: dict[str, str], state: Callable[[], str]
+    ) -> None:
+        self.index = index
+        self._command = command
+        self._environment = environment
+        self._state = state
+        self._channel: socket.socket | None = None
+        self._up = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def wait_up(self) -> None:
+        """Until it takes connections."""
+        await self._up.wait()
+
+    async def hand_over(self, connection: socket.socket) -> None:
+        """Give a connection to the process, once it is there. Raises TimeoutError or OSError."""
+        async with asyncio.timeout(_HANDOVER_S):
+            while True:
+                await self._up.wait()
+                assert self._channel is not None
+                try:
+                    socket.send_fds(self._channel, [b"c"], [connection.fileno()])
+                    return
+                except BlockingIOError:
+                    await asyncio.sleep(0.005)
+                except OSError:  # it ended just now
+                    await asyncio.sleep(0.05)
+
+    async def keep(self) -> None:
+        """Run it for ever. Raises ConfigError when the first start fails: its own words are on stderr."""
+        failures = 0
+        first = True
+        loop = asyncio.get_running_loop()
+        while True:
+            started = loop.time()
+            ready = await self._start()
+            if not ready and first:
+                raise ConfigError(f"shard {self.index} did not start: see its message above")
+            first = False
+            assert self._process is not None
+            code = await self._process.wait()
+            self._up.clear()
+            if self._channel is not None:
+                self._channel.close()
+            if self._stopping:
+                return
+            failures = 0 if loop.time() - started > _STEADY_S else failures + 1
+            delay = 0.0 if failures <= 1 else min(_BACKOFF_CAP_S, _BACKOFF_S * 2 ** (failures - 2))
+            log.error("shard %d ended with %s: it starts again in %.1f s", self.index, code, delay)
+            await asyncio.sleep(delay)
+
+    async def _start(self) -> bool:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._channel = ours
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                *("--shard-index", str(self.index), "--shard-channel", str(theirs.fileno())),
+                *("--shard-state", self._state()),
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                env=self._environment,
+                start_new_session=True,  # a Ctrl-C is the parent's to handle
+            )
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            await self._process.wait()
+            return False
+        self._up.set()
+        return True
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that takes too long."""
+        self._stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+class Supervisor:
+    """All shards and the front, over a listening socket for the data plane and one for control, if apart."""
+
+    def __init__(
+        self, count: int, folder: Path, command: Sequence[str], key_variable: str, control_key: str
+    ) -> None:
+        self._folder = folder
+        peers = [Peer(folder / f"{index}.sock") for index in range(count)]
+        self._peers = peers
+        self.front = Front(peers)
+        environment = {**os.environ, key_variable: control_key}
+        command = [*command, "--shard-folder", str(folder)]
+        self.shards = [Shard(index, command, environment, self._state) for index in range(count)]
+
+    def _state(self) -> str:
+        return self.front.state
+
+    async def serve(
+        self, data: socket.socket, control: socket.socket | None, ready: dict[str, object]
+    ) -> None:
+        """Until SIGTERM or SIGINT. Prints ``ready`` as a JSON line once every shard is up."""
+        stop = stop_event()
+        server = http_server(self.front)
+        server.config.load()
+        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        inner.bind(str(self._folder / FRONT))
+        inner.listen(2048)
+        servers: list[tuple[Server, socket.socket]] = [(server, inner)]
+        if control is not None:
+            servers.append((http_server(self.front), control))
+        kept = [asyncio.create_task(shard.keep()) for shard in self.shards]
+        try:
+            async with serving(servers):
+                await self._all_up(kept, stop)
+                if not stop.is_set():
+                    await self._serve(data, server, control is None, ready, stop)
+        finally:
+            await asyncio.gather(*(shard.stop() for shard in self.shards))
+            for task in kept:
+                task.cancel()
+            await asyncio.gather(*kept, return_exceptions=True)
+            for peer in self._peers:
+                await peer.close()
+
+    async def _all_up(self, kept: Sequence[asyncio.Task[None]], stop: asyncio.Event) -> None:
+        up = asyncio.gather(*(shard.wait_up() for shard in self.shards))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            waited: set[asyncio.Future[Any]] = {up, stopped, *kept}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            for task in kept:
+                if task.done():
+                    task.result()
+        finally:
+            up.cancel()
+            stopped.cancel()
+
+    async def _serve(
+        self,
+        data: socket.socket,
+        server: Server,
+        combined: bool,
+        ready: dict[str, object],
+        stop: asyncio.Event,
+    ) -> None:
+        async def give(connection: socket.socket, path: str) -> None:
+            session = session_in(path)
+            if session is None or (combined and not path.startswith("/s/")):
+                await server.adopt(connection)
+                return
+            with connection:  # the process has its own descriptor of it
+                await self.shards[shard_of(session, len(self.shards))].hand_over(connection)
+
+        accepting = asyncio.create_task(Dispatcher(data, give).serve())
+        print(json.dumps({**ready, "shards": [shard.pid for shard in self.shards]}), flush=True)
+        try:
+            await stop.wait()
+        finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+
+
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """The command that starts this program again with other arguments."""
+    return [sys.executable, "-m", "dressage_proxy.cli", *arguments]
