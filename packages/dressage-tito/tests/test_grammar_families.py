@@ -263,6 +263,36 @@ def test_kimi_k3_s_response_and_tools(parse: Parse) -> None:
             assert [call.name for call in turn.tool_calls] == calls
 
 
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        (
+            "gemma4",
+            '<|tool_call>call:f{s:<|"|>x}<tool_call|>',
+            '<|tool_call>call:g{s:<|"|>y<|"|>}<tool_call|>',
+        ),
+        (
+            "lfm2",
+            "<|tool_call_start|>[f(s='don't)]<|tool_call_end|>",
+            "<|tool_call_start|>[g(s='y')]<|tool_call_end|>",
+        ),
+        (
+            "lfm2",
+            "<|tool_call_start|>[f(s='x)]<|tool_call_end|>",
+            "<|tool_call_start|>[g(s=1)]<|tool_call_end|>",
+        ),
+    ],
+)
+def test_a_text_without_its_closing_quote_does_not_swallow_the_next_call(
+    parse: Parse, name: str, bad: str, good: str
+) -> None:
+    turn = parse(name, bad + good)
+    assert [call.name for call in turn.tool_calls] == ["g"]
+    assert turn.content == bad
+    assert _warned(turn)[0] == "malformed_tool_call"
+    assert parse(name, bad).tool_calls == ()
+
+
 def test_cohere_blocks(parse: Parse) -> None:
     tags = REASONING_TAGS[2]
     call = '{"tool_call_id": "0", "tool_name": "f", "parameters": {"n": "1"}}'

@@ -171,7 +171,8 @@ AMBIGUOUS = {
     "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|</tool_call>\s*<tool_call>",
     "minimax_m2": r"</parameter>\s*(?:<parameter name=|</invoke>)|</invoke>\s*<",
     "deepseek_dsml": r"</｜DSML｜parameter>\s*(?:<｜DSML｜parameter|</｜DSML｜invoke>)|</｜DSML｜invoke>\s*<",
-    "gemma4": r'<\|"\|>\s*[,}\]:]',
+    "gemma4": r'<\|"\|>\s*[,}\]:]|<tool_call\|>\s*<\|tool_call>',
+    "lfm2": r"<\|tool_call_end\|>\s*<\|tool_call_start\|>",
 }
 """Raw text that a grammar cannot tell from its own frame: no value may hold it."""
 

@@ -26,6 +26,7 @@ _WORDS: dict[str, tuple[Any, str]] = {
     "false": (False, "false"),
     "False": (False, "false"),
 }
+_NEXT_CALL = re.compile(r"<tool_call\|>\s*+<\|tool_call>\s*+call:")
 _MAX_DEPTH = 200
 _MAX_DIGITS = 4000
 
@@ -129,8 +130,12 @@ class _Finder(CallFinder):
         start = position + len(_QUOTE)
         index = bisect_left(self._ends, start)
         if index == len(self._ends):
-            raise _Stop(len(self.text))
+            swallowed = _NEXT_CALL.search(self.text, start)
+            raise _Stop(swallowed.start() if swallowed else len(self.text))
         end = self._ends[index]
+        if swallowed := _NEXT_CALL.search(self.text, start, end):
+            # The text has lost its closing mark, and must not swallow the next call.
+            raise _Stop(swallowed.start())
         return self.text[start:end], end + len(_QUOTE)
 
 

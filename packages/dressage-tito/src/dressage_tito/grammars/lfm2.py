@@ -13,6 +13,7 @@ from dressage_tito.jsonspan import skip_blank
 from dressage_tito.messages import ToolCall
 
 _OPEN, _CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
+_NEXT_CALL = re.compile(r"<\|tool_call_end\|>\s*+<\|tool_call_start\|>")
 _NAME = re.compile(r"\s*(?P<name>[^\s()\[\]{}=,'\"]+)\s*\(\s*")
 _KEY = re.compile(r"(?P<key>[^\s()\[\]{}=,'\"]+)\s*=\s*")
 
@@ -60,7 +61,7 @@ class _Finder(CallFinder):
         position = name.end()
         values: dict[str, Any] = {}
         spelled: list[str] = []
-        python = PythonReader(self.text)
+        python = PythonReader(self.text, _NEXT_CALL)
         while not self.text.startswith(")", position):
             key = _KEY.match(self.text, position)
             if key is None:

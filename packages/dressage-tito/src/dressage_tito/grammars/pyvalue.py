@@ -37,8 +37,10 @@ class Stop(Exception):  # noqa: N818 - it ends a reading and is no error
 class PythonReader:
     """Reads literals. Containers may be JSON, since templates print them so."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, barrier: re.Pattern[str]) -> None:
+        """No string goes over a ``barrier``: there it has lost its closing quote."""
         self._text = text
+        self._barrier = barrier
 
     def argument(self, position: int) -> tuple[Any, str, int]:
         """A keyword argument's value, its JSON text, and where it ends. Raises Stop."""
@@ -116,10 +118,13 @@ class PythonReader:
         step = re.compile(rf"[^{quote}\\]*+(?:\\[\s\S][^{quote}\\]*+)*+{quote}")
         start = end = position + 1
         while match := step.match(self._text, end):
+            if swallowed := self._barrier.search(self._text, end, match.end()):
+                raise Stop(swallowed.start())
             end = match.end()
             if after.match(self._text, end):
                 return _ESCAPE.sub(_unescape, self._text[start : end - 1]), end
-        raise Stop(len(self._text))
+        swallowed = self._barrier.search(self._text, end)
+        raise Stop(swallowed.start() if swallowed else len(self._text))
 
 
 def _unescape(match: re.Match[str]) -> str:

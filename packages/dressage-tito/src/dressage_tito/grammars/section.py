@@ -50,6 +50,7 @@ class SectionFinder(CallFinder):
                 return Broken(section.end(), self.section_close[0], begun=False)
             after = body + len(self.inner)
         elif not self._inside or self._closed_before(start):
+            self._inside = False
             return Broken(after)
         self._inside = True
         self._read_to = start
