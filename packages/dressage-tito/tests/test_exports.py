@@ -12,22 +12,26 @@ from dressage_tito import FolderError, MessageError, ProfileError, TitoError
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(dressage_tito.__all__) == dressage_tito.__all__
     assert set(dressage_tito.__all__) == {
+        "Certificate",
         "ChatCodec",
         "Encoded",
         "FolderError",
         "Message",
         "MessageError",
+        "NotCertifiedError",
         "ParsedTurn",
         "Profile",
         "ProfileError",
         "Refusal",
         "TitoError",
+        "TokenBuffer",
         "Tool",
         "ToolCall",
         "coerce_arguments",
         "concat_encoded",
         "message_from_json",
         "message_to_json",
+        "require_certified",
         "wire_arguments",
     }
     assert all(hasattr(dressage_tito, name) for name in dressage_tito.__all__)

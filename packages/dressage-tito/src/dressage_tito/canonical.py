@@ -62,11 +62,16 @@ def _closed(codec: ChatCodec, text: str, calls: bool) -> tuple[str, str]:
     return text, ""
 
 
+def plain(text: str) -> str:
+    """A text as a tokenizer with an NFC normaliser writes it, wherever it was cut."""
+    return unicodedata.normalize("NFC", text)
+
+
 def comparable(codec: ChatCodec, text: str) -> str:
     """A conversation's text less what a profile declares: reasoning, and how a sampled stop is written."""
     for sampled, printed in codec.profile.closing_stops:
         text = text.replace(codec.decode([sampled]), codec.decode([printed]))
-    text = unicodedata.normalize("NFC", text)  # as tokenizers do: a cut before an accent undoes it
+    text = plain(text)
     if codec.profile.reasoning_block is None:
         return text
     return re.sub(r"\n+", "\n", without_reasoning(text, codec.profile.reasoning_block))

@@ -6,6 +6,8 @@
   that the template writes in another way in history);
 - ``prefix``: whatever a model sampled, and wherever it was cut, the same ids are appended to it, and the
   text is the full render's;
+- ``policy``: under the policy ``as-template`` the text is always the full render's, and a new segment begins
+  only where the template writes earlier text in another way;
 - ``parse``: a rendered reply parses to itself;
 - ``control``: control ids come from the frame alone, as many as without the literals that content spells, and
   the begin-of-sequence token stands once, at the start.
@@ -15,13 +17,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from dressage_tito.canonical import NotAfterPromptError, canonical_reply, comparable
+from dressage_tito.canonical import NotAfterPromptError, canonical_reply, comparable, plain
 from dressage_tito.codec import ChatCodec
 from dressage_tito.fuzz import Conversation, Fuzzer
 from dressage_tito.messages import Encoded, Message, Refusal
+
+DIFFERENCES = {
+    "reasoning_in_history": "the template strips reasoning from history, or adds some to the prompt alone",
+    "stop_in_history": "the template writes a sampled stop in another way in history",
+    "text_normalised_by_tokenizer": "the tokenizer itself changes the text (an NFC normaliser)",
+    "content_beside_calls_is_reasoning": "the template prints content beside calls as reasoning",
+}
+"""Differences that are declared, and what each means."""
 
 
 class Failed(Exception):  # noqa: N818 (a finding, not an error)
@@ -54,6 +65,7 @@ class Subject:
             reasoning=(bool(profile.reasoning_field) or opens) and not skips,
             system=isinstance(codec.start([Message("system", "s"), Message("user", "u")]), Encoded),
             call_id=codec.native_call_id,
+            extra=_appendable(codec),
         )
 
     def spells_control(self, conversation: Conversation) -> bool:
@@ -61,9 +73,11 @@ class Subject:
         return any(self._pattern.search(message.content) for message in conversation.messages())
 
     def harmless(self, messages: Sequence[Message]) -> list[Message]:
-        """The same messages with other text in place of each control literal."""
-        return [Message(m.role, self._pattern.sub("x", m.content), m.reasoning, m.tool_calls,
-                        m.tool_call_id, m.name) for m in messages]  # fmt: skip
+        """The same messages with other text (its own in each) in place of each control literal."""
+        return [
+            replace(message, content=self._pattern.sub(f"x{index}", message.content))
+            for index, message in enumerate(messages)
+        ]
 
     def full(
         self, messages: Sequence[Message], conversation: Conversation, *, generation: bool = True
@@ -93,6 +107,19 @@ class Subject:
         show = slice(max(0, first - 3), first + 4)
         ours, theirs = (self.codec.decode(list(ids[show])) for ids in (got, wanted))
         return f"ids differ at {first}: {ours!r}, the full render has {theirs!r}"
+
+
+def _appendable(codec: ChatCodec) -> list[str]:
+    """Which of the rarer roles the template takes in mid-conversation."""
+    user, reply = Message("user", "u"), Message("assistant", "a")
+    later = {"system": [user, Message("system", "s")], "assistant": [Message("assistant", "b"), user]}
+    return [
+        role
+        for role, appended in later.items()
+        if not any(key.startswith(role) for key in codec.profile.not_appendable)
+        and isinstance(codec.start([user, reply, *appended]), Encoded)
+        and isinstance(codec.extend([1], appended), Encoded)
+    ]
 
 
 def _granted(result: Encoded | Refusal) -> Encoded:
@@ -159,11 +186,12 @@ def _check_prefix(subject: Subject, conversation: Conversation) -> str | None:
     odd = _granted(codec.extend([*prompt, *pieces, *stop], appended, conversation.tools))
     if not np.array_equal(canonical.ids, odd.ids):
         raise Failed("another segmentation of the reply changes what is appended")
-    whole = subject.full([*first.appended, first.reply, *appended], conversation)
-    wanted = comparable(codec, codec.decode(codec.encode_sample(whole)))
-    got = comparable(codec, codec.decode([*prompt, *pieces, *stop, *odd.ids.tolist()]))
-    if got != wanted:
-        raise Failed(f"the text is {got!r}, the full render has {wanted!r}")
+    if not subject.spells_control(conversation):
+        whole = subject.full([*first.appended, first.reply, *appended], conversation)
+        wanted = comparable(codec, codec.decode(codec.encode_sample(whole)))
+        got = comparable(codec, codec.decode([*prompt, *pieces, *stop, *odd.ids.tolist()]))
+        if got != wanted:
+            raise Failed(f"the text is {got!r}, the full render has {wanted!r}")
     if not stop:
         _check_opener(subject, [*prompt, *sampled], canonical, appended, conversation)
         return None
@@ -171,6 +199,8 @@ def _check_prefix(subject: Subject, conversation: Conversation) -> str | None:
     closed = _granted(codec.extend([*prompt, *cut], appended, conversation.tools))
     printed = dict(codec.profile.closing_stops)
     closing = [printed.get(token, token) for token in stop]
+    if cut[-len(closing) :] == closing:  # a message inside the turn ended there, as the turn itself does
+        closing = []
     if closed.ids.tolist() != [*closing, *canonical.ids.tolist()]:
         raise Failed(f"a turn cut after {codec.decode(cut)!r} is not closed by {codec.decode(closing)!r}")
     if not closed.frame[0]:
@@ -186,6 +216,32 @@ def _check_opener(
     opened = _granted(subject.codec.extend([*prefix, opener], appended, of.tools))
     if opened.ids.tolist() != canonical.ids[1:].tolist():
         raise Failed(f"the sampled opener {subject.codec.decode([opener])!r} does not stand once")
+
+
+def _check_policy(subject: Subject, conversation: Conversation) -> str | None:
+    if subject.spells_control(conversation) or not conversation.rounds:
+        raise NotApplicable
+    codec = subject.codec
+    _granted(codec.start(conversation.messages(), conversation.tools))
+    history: list[Message] = []
+    ids: list[int] = []
+    parts = [(item.appended, item.reply) for item in conversation.rounds]
+    for appended, reply in [*parts, (conversation.last, None)]:
+        history += appended
+        wanted = plain(codec.decode(codec.encode_sample(subject.full(history, conversation))))
+        step = codec.extend(ids, appended, conversation.tools, thinking="as-template") if ids else None
+        if isinstance(step, Refusal) and step.reason in ("thinking_stripped", "stop_rewritten"):
+            if wanted.startswith(plain(codec.decode(ids))):
+                raise Failed(f"{step.reason}, though the template leaves {codec.decode(ids)!r} as it is")
+            step, ids = None, []
+        delta = _granted(codec.start(history, conversation.tools) if step is None else step)
+        ids = [*ids, *delta.ids.tolist()]
+        if plain(codec.decode(ids)) != wanted:
+            raise Failed(f"the text is {codec.decode(ids)!r}, the full render has {wanted!r}")
+        if reply is not None:
+            ids += codec.encode_sample(subject.sampled(history, reply, conversation)[0])
+            history.append(reply)
+    return None
 
 
 def _check_parse(subject: Subject, conversation: Conversation) -> str | None:
@@ -235,6 +291,7 @@ CHECKS: dict[str, Check] = {
     "start": _check_start,
     "extend": _check_extend,
     "prefix": _check_prefix,
+    "policy": _check_policy,
     "parse": _check_parse,
     "control": _check_control,
 }

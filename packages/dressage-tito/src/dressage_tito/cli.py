@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from dressage_tito.errors import TitoError
 
@@ -21,6 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     certify_parser.add_argument("--json", action="store_true", help="print the report as JSON")
     certify_parser.add_argument("--conversations", type=_positive, default=150, metavar="N")
     certify_parser.add_argument("--seed", type=int, default=0, metavar="N")
+    certify_parser.add_argument("--profile", metavar="TOML", help="what the template does not show")
+    certify_parser.add_argument(
+        "--template-kwargs", type=_object, default={}, metavar="JSON", help='e.g. {"enable_thinking": false}'
+    )
+    certify_parser.add_argument("--report", metavar="FILE", help="write the report there, as JSON")
     arguments = parser.parse_args(argv)
     try:
         return _certify(arguments)
@@ -39,10 +46,29 @@ def _positive(text: str) -> int:
     return value
 
 
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text} is no JSON object")
+    return value
+
+
 def _certify(arguments: argparse.Namespace) -> int:
     from dressage_tito.certify import CHECKS, certify
 
-    report = certify(arguments.path, conversations=arguments.conversations, seed=arguments.seed)
+    report = certify(
+        arguments.path,
+        conversations=arguments.conversations,
+        seed=arguments.seed,
+        profile=arguments.profile,
+        template_kwargs=arguments.template_kwargs,
+    )
+    if arguments.report:
+        try:
+            Path(arguments.report).write_text(report.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"dressage-tito: {arguments.report} cannot be written ({error})", file=sys.stderr)
+            return 1
     if arguments.json:
         print(report.to_json())
         return 0 if report.certified else 1

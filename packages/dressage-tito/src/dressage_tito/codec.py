@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dressage_tito.families import complete_profile
 from dressage_tito.folder import TokenizerFolder, read_folder
 from dressage_tito.grammars import grammar_named
 from dressage_tito.history import History
@@ -66,6 +67,7 @@ class ChatCodec:
         template_kwargs: Mapping[str, Any] | None = None,
         clock: Clock = datetime.now,
         threads: bool = False,
+        profile: str | Path | Mapping[str, Any] | None = None,
     ) -> ChatCodec:
         """Load a Hugging Face tokenizer folder; no network is asked.
 
@@ -73,6 +75,9 @@ class ChatCodec:
         templates that print a date. With ``threads`` a byte-level tokenizer encodes without the interpreter's
         lock, so that threads encode side by side; set TOKENIZERS_PARALLELISM=false before, or the tokenizers
         library starts threads of its own and complains when the process forks.
+
+        ``profile`` is a TOML file (or its table) of what the template does not show; it wins over what is
+        inferred and over what the package declares. Keys that are not known are refused by name.
 
         Raises FolderError (names the file and the fix) or ProfileError.
         """
@@ -82,7 +87,8 @@ class ChatCodec:
         folder = read_folder(path)
         template = ChatTemplate(folder.templates, folder.special, clock, str(folder.path))
         tokens = Tokens(folder, threads=threads)
-        return cls(folder, template, tokens, infer_profile(folder, template, tokens, kwargs), kwargs)
+        found = complete_profile(infer_profile(folder, template, tokens, kwargs), folder, tokens, profile)
+        return cls(folder, template, tokens, found, kwargs)
 
     def with_profile(self, profile: Profile) -> ChatCodec:
         """The same codec under another profile (``dataclasses.replace(codec.profile, …)``)."""

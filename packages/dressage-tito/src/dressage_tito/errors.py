@@ -5,6 +5,7 @@
     TitoError
     ├── FolderError (ValueError)      a tokenizer folder that cannot be used: names the file and the fix
     ├── ProfileError (ValueError)     a chat template whose turns cannot be told apart by probing
+    ├── NotCertifiedError             a model that was not certified and is to be trained on
     └── MessageError (ValueError)     a chat message that is not valid: names the field and the fix
 
 What a conversation makes impossible is no error but a ``Refusal`` (see ``dressage_tito.messages``).
@@ -32,6 +33,10 @@ class FolderError(TitoError, ValueError):
 
 class ProfileError(TitoError, ValueError):
     """Probing the chat template did not show where an assistant turn begins and ends."""
+
+
+class NotCertifiedError(TitoError):
+    """A model's tokenizer and template are not certified; the message names the command and the override."""
 
 
 class MessageError(TitoError, ValueError):

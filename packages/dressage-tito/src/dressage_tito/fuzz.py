@@ -81,7 +81,8 @@ class Conversation:
 
 
 class Fuzzer:
-    """Draws conversations. ``literals`` are control literals that user and tool text may spell."""
+    """Draws conversations. ``literals`` are control literals that user and tool text may spell;
+    ``extra`` roles (``system``, ``assistant``) may be appended in mid-conversation."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Fuzzer:
         reasoning: bool,
         system: bool,
         call_id: Callable[[str, int], str] = lambda name, index: "",
+        extra: Sequence[str] = (),
     ) -> None:
         self._random = random.Random(seed)
         self._literals = list(literals)
@@ -99,6 +101,7 @@ class Fuzzer:
         self._reasoning = reasoning
         self._system = system
         self._call_id = call_id
+        self._extra = list(extra)
 
     def conversation(self, *, spelled: bool) -> Conversation:
         """One conversation; with ``spelled`` its content spells control literals."""
@@ -153,16 +156,34 @@ class Fuzzer:
 
     def _next(self, reply: Message, spelled: bool) -> tuple[Message, ...]:
         if not reply.tool_calls:
-            return (self._message("user", spelled),)
+            return (*self._aside(spelled), self._message("user", spelled), *self._late(spelled))
         results = tuple(
             Message("tool", self.text(spelled), tool_call_id=call.id, name=call.name)
             for call in reply.tool_calls
         )
         return (*results, self._message("user", spelled)) if self._random.random() < 0.3 else results
 
+    def _aside(self, spelled: bool) -> tuple[Message, ...]:
+        """An assistant message that nobody sampled (of another model, or a canned one)."""
+        if "assistant" not in self._extra or self._random.random() > 0.1:
+            return ()
+        return (Message("assistant", self.text(spelled).strip() or "noted"),)
+
+    def _late(self, spelled: bool) -> tuple[Message, ...]:
+        """A system message in mid-conversation."""
+        if "system" not in self._extra or self._random.random() > 0.1:
+            return ()
+        return (self._message("system", spelled),)
+
 
 def smaller(conversation: Conversation) -> Iterator[Conversation]:
-    """Conversations with one thing less, the boldest cuts first."""
+    """Conversations with one thing less, the boldest cuts first; a user still speaks first."""
+    for candidate in _smaller(conversation):
+        if any(message.role == "user" for message in candidate.rounds[0].appended):
+            yield candidate
+
+
+def _smaller(conversation: Conversation) -> Iterator[Conversation]:
     rounds = conversation.rounds
     for index in range(len(rounds)):
         if len(rounds) > 1:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dressage_tito.grammars import REASONING_TAGS
 from dressage_tito.messages import Message, Refusal, Tool
 from dressage_tito.profile import Profile
 from dressage_tito.rendering import Renderer
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
     Ids = Sequence[int] | NDArray[np.int32]
 
-_LOOK_BACK = 4096
-"""So many ids at a time are read backwards for reasoning."""
+
+_WORD = "Xq7dressage"
+_SOME = "some"
+"""Stands for reasoning with text in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +40,58 @@ class History:
     ) -> Refusal | None:
         """Why the template would write earlier tokens in another way; None where it would not."""
         if int(prefix_ids[-1]) in dict(self.profile.closing_stops):
-            return Refusal(
-                "stoprewritten", "the template writes another token for the sampled stop in history"
-            )
+            return Refusal("stop_rewritten", "in history the template writes another token for this stop")
         if self.profile.reasoning_block is None:
             return None
-        reasoning = self._holds_reasoning(prefix_ids, kwargs)
-        if self.renderer.keeps(appended, tools, kwargs, reasoning=reasoning):
+        some = self.renderer.thought_of_history(appended, tools, kwargs, _WORD)
+        other = self.renderer.thought_of_history(appended, tools, kwargs, "")
+        thoughts = self._thoughts(prefix_ids, kwargs)
+        kept = {_SOME} if some and _WORD in some else set()
+        if other is not None:
+            kept.add(other)
+        if thoughts <= kept:
             return None
-        return Refusal("thinking_stripped", "the template writes an earlier turn's reasoning in another way")
+        return Refusal("thinking_stripped", "the template writes earlier reasoning in another way")
 
-    def _holds_reasoning(self, prefix_ids: Ids, kwargs: Json) -> bool:
-        """Whether a turn since the last user message has reasoning in it, read backwards from the end."""
+    def _thoughts(self, prefix_ids: Ids, kwargs: Json) -> set[str]:
+        """What the turns since the last user message hold of reasoning: ``_SOME``, or an empty block's text
+        ("" where there is no block). Content that spells a tag holds none."""
+        import numpy as np
+
         assert self.profile.reasoning_block is not None
-        closing = self.profile.reasoning_block[1].strip()
-        user = self.renderer.user_opening(kwargs)
-        text, end = "", len(prefix_ids)
-        while end > 0:
-            start = max(0, end - _LOOK_BACK)
-            text = self.tokens.decode(prefix_ids[start:end]) + text
-            end = start
-            after = text.rpartition(user)[2] if user and user in text else ""
-            if after or end == 0:
-                text = after or text
-                break
-        return any(
-            inside.rpartition(self.profile.reasoning_block[0].strip())[2].strip()
-            for inside in text.split(closing)[:-1]
-        )
+        ids = np.asarray(prefix_ids, dtype=np.int64)
+        text = self.tokens.decode_structure(ids[self._last_user(ids, kwargs) :].tolist())
+        opening, closing = (re.escape(part.strip()) for part in self.profile.reasoning_block)
+        begin = f"{opening}((?:(?!{opening}).)*?)"
+        if self.profile.reasoning_block in REASONING_TAGS:
+            begin = f"(?:{begin})?"  # a prompt may close a block that it does not open
+        blocks = list(re.finditer(begin + closing, text, re.DOTALL))
+        found = {_SOME if (m.group(1) or "").strip() else m.group().strip() for m in blocks}
+        header = self.profile.generation_header.strip()
+        if not blocks or (header and text.count(header) > len(blocks)):
+            found.add("")
+        return found
+
+    def _last_user(self, ids: NDArray[np.int64], kwargs: Json) -> int:
+        """Where the last user message begins: what a tool's result looks like is none."""
+        user, tool = (self.renderer.opening(role, kwargs) for role in ("user", "tool"))
+        core = [int(token) for token in self.tokens.encode(user.strip(), (), "\0")[0]]
+        wrapped = tool.strip() if tool.startswith(user) and tool.strip() != user.strip() else ""
+        for place in reversed(_places(ids, core).tolist()):
+            following = self.tokens.decode(ids[place : place + len(core) + len(wrapped)].tolist())
+            if not wrapped or not following.startswith(wrapped):
+                return int(place)
+        return 0
+
+
+def _places(ids: NDArray[np.int64], wanted: Sequence[int]) -> NDArray[np.int64]:
+    """Where a short run of ids begins in a long one."""
+    import numpy as np
+
+    size = len(ids) - len(wanted) + 1
+    if not wanted or size <= 0:
+        return np.zeros(0, dtype=np.int64)
+    found = np.ones(size, dtype=np.bool_)
+    for index, token in enumerate(wanted):
+        found &= ids[index : index + size] == token
+    return np.flatnonzero(found)

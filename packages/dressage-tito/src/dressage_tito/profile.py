@@ -78,6 +78,14 @@ class Profile:
     """The family's name where it is declared (``families.toml``)."""
 
     @property
+    def generation_header(self) -> str:
+        """The generation prompt less what it says of reasoning."""
+        header = self.generation_prompt
+        for tag in self.reasoning_block or ():
+            header = header.partition(tag.strip())[0]
+        return header
+
+    @property
     def supports_tools(self) -> bool:
         """Tools can be offered: the template prints them and calls come in a grammar that is parsed."""
         return self.tool_grammar in GRAMMARS

@@ -106,40 +106,39 @@ class Renderer:
             return Refusal("template_shape", "the chat template does not close a turn of tool calls")
         return tail.after(len(profile.call_suffix))
 
-    def keeps(
-        self,
-        appended: Sequence[Message],
-        tools: Sequence[Tool] | None,
-        kwargs: Json,
-        *,
-        reasoning: bool,
-    ) -> bool:
-        """Whether the template leaves an earlier turn, with or without reasoning, as it was sampled."""
-        word = "Xq7dressage"
-        dummy = [
-            Message("user", "hi"),
-            replace(
-                _dummy(appended, with_calls=self.profile.calls_before_tool)[-1],
-                reasoning=word if reasoning else "",
-            ),
-        ]
-        try:
-            prompt = self.reference(dummy[:1], tools, kwargs, generation=True)
-            text = self.reference([*dummy, *appended], tools, kwargs, generation=True)
-        except RenderError:
-            return False
-        return text.startswith(prompt) and (not reasoning or word in text)
+    def thought_of_history(
+        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, reasoning: str
+    ) -> str | None:
+        """What the template prints of an earlier turn's reasoning before these messages.
 
-    def user_opening(self, kwargs: Json) -> str:
-        """What a later user message begins with: header text of which a control literal is part."""
-        word = "Xq7dressage"
-        turn = [Message("user", "hi"), Message("assistant", "ok"), Message("user", word)]
+        It stands between the assistant's header and the content; None where the header is another one.
+        """
+        reply = _dummy(appended, with_calls=any(message.role == "tool" for message in appended[:1]))[-1]
+        user = Message("user", "hi")
         try:
-            text = self.reference(turn, None, kwargs, generation=True)
+            prompt = self.reference([user], tools, kwargs, generation=True)
+            said = [user, replace(reply, reasoning=reasoning), *appended]
+            text = self.reference(said, tools, kwargs, generation=True)
         except RenderError:
+            return None
+        prefill = len(self.profile.generation_prompt) - len(self.profile.generation_header)
+        header = prompt[: len(prompt) - prefill]
+        if not text.startswith(header):
+            return None
+        turn = text[len(header) :]
+        closing = (self.profile.reasoning_block or ("", ""))[1].strip()
+        before, found, _ = turn.partition("Xq7cut" if reply.tool_calls else "ok")[0].rpartition(closing)
+        return (before + found).strip()
+
+    def opening(self, role: str, kwargs: Json) -> str:
+        """What is printed between an earlier turn's closing and the content of a message of this role."""
+        word = "Xq7dressage"
+        appended = [Message(role, word, tool_call_id="call00001" if role == "tool" else "", name="f")]
+        tail = self.tail(appended, None, kwargs)
+        if isinstance(tail, Refusal):
             return ""
-        tail = text.rpartition(word)[0].rpartition("ok")[2]
-        return tail.removeprefix(self.profile.turn_close_text)
+        before = tail.text.partition(word)[0]
+        return before.removeprefix(self.profile.turn_close_text)
 
     def reference(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, *, generation: bool
@@ -194,7 +193,9 @@ def _dummy(appended: Sequence[Message], *, with_calls: bool) -> list[Message]:
         if message.role != "tool":
             break
         calls.append(
-            ToolCall(message.tool_call_id or "call00001", message.name or "f", {"x": ""}, '{"x": ""}')
+            ToolCall(
+                message.tool_call_id or "call00001", message.name or "f", {"x": "Xq7cut"}, '{"x": "Xq7cut"}'
+            )
         )
     return [Message("user", "hi"), Message("assistant", "" if calls else "ok", tool_calls=tuple(calls))]
 

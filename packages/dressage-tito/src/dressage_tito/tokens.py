@@ -72,6 +72,14 @@ class Tokens:
         values = ids.tolist() if isinstance(ids, np.ndarray) else [int(token) for token in ids]
         return str(self._full.decode(values, skip_special_tokens=False))
 
+    def decode_structure(self, ids: Sequence[int]) -> str:
+        """The ids as text in which control literals stand for control ids alone: others are broken by NUL."""
+        pieces = []
+        for control, run in itertools.groupby(ids, key=self.is_control):
+            text = self.decode(list(run))
+            pieces.append(text if control else self.literals.sub(lambda m: "\0".join(m.group()), text))
+        return "".join(pieces)
+
     def encode_reference(self, text: str) -> list[int]:
         """The unsplit tokenizer's ids (control literals parsed everywhere): for comparison only."""
         return list(self._full.encode(text, add_special_tokens=False).ids)
