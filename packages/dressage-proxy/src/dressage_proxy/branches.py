@@ -20,6 +20,7 @@ SUBAGENT_HEADERS = {
 """A request with one of these comes from a sub-agent; the header that names it."""
 
 _METADATA_HEADER = "x-codex-turn-metadata"
+_SUBAGENT_HEADER = "x-openai-subagent"
 
 HELPER_PROMPTS = (
     re.compile(
@@ -73,7 +74,7 @@ class Start:
 
 def kind_from_headers(headers: Mapping[str, str]) -> BranchKind | None:
     """What the agent says of its call; header names are lower case."""
-    if '"compaction"' in headers.get(_METADATA_HEADER, ""):
+    if '"compaction"' in headers.get(_METADATA_HEADER, "") or headers.get(_SUBAGENT_HEADER) == "compact":
         return BranchKind.COMPACTION
     if any(headers.get(name) for name in SUBAGENT_HEADERS):
         return BranchKind.SUBAGENT

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -233,9 +232,7 @@ class _Stream:
     async def _start(self) -> None:
         if not self.started:
             self.started = True
-            await self._send(
-                {"type": "http.response.start", "status": 200, "headers": [*_SSE, _request_id()]}
-            )
+            await self._send({"type": "http.response.start", "status": 200, "headers": _SSE})
 
 
 @contextmanager
@@ -264,13 +261,8 @@ async def _gone(receive: Receive) -> None:
 
 async def _send(send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
     length = (b"content-length", str(len(body)).encode())
-    headers = [_JSON, length, _request_id(), *extra]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": [_JSON, length, *extra]})
     await send({"type": "http.response.body", "body": body})
-
-
-def _request_id() -> tuple[bytes, bytes]:
-    return (b"request-id", b"req_" + uuid.uuid4().hex.encode())
 
 
 def _retry_after(error: RequestError) -> list[tuple[bytes, bytes]]:

@@ -1,0 +1,139 @@
+"""What a call is for, by headers, marks and what the tree holds."""
+
+import asyncio
+
+import pytest
+
+RUN = {"type": "function", "function": {"name": "run", "parameters": {}}}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+def echo(reply):
+    return reply.choices[0].message.model_dump(exclude_none=True)
+
+
+async def kinds(rig, session):
+    return [(str(turn.kind), turn.parent, turn.cut_reason) for turn in rig.tree(session).turns]
+
+
+HEADERS = [
+    ({"x-claude-code-agent-id": "a"}, "subagent"),
+    ({"x-parent-session-id": "p", "x-session-id": "s"}, "subagent"),
+    ({"x-codex-parent-thread-id": "p", "thread-id": "t"}, "subagent"),
+    ({"x-openai-subagent": "review"}, "subagent"),
+    ({"x-openai-subagent": "compact"}, "compaction"),
+    ({"x-codex-turn-metadata": '{"request_kind":"compaction","window_number":1}'}, "compaction"),
+    ({"x-codex-turn-metadata": '{"request_kind":"turn"}'}, "main"),
+    ({"x-session-id": "s", "thread-id": "t"}, "main"),
+]
+
+
+@pytest.mark.parametrize(("headers", "kind"), HEADERS)
+async def test_headers_say_what_a_call_is_for(rig, headers, kind):
+    session = await rig.open()
+    await rig.chat(session, system("A"), "go")
+    await rig.chat(session, system("A"), "other", extra_headers=headers)
+    assert (await kinds(rig, session))[1][0] == kind
+
+
+MARKS = [
+    ("CRITICAL: Respond with TEXT ONLY. Do not call tools.", "compaction"),
+    ("You are performing a CONTEXT CHECKPOINT COMPACTION. Create a summary.", "compaction"),
+    ("Your task is to create a detailed summary of the conversation so far", "compaction"),
+    ("[SUGGESTION MODE: suggest what the user might type]", "helper"),
+    ("Please write a 5-10 word title for the following conversation:", "helper"),
+    ("Tell me about CONTEXT CHECKPOINT COMPACTION", "main"),
+    ("What is a title?", "main"),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), MARKS)
+async def test_a_mark_at_the_start_of_the_last_message_says_what_it_is_for(rig, text, kind):
+    session = await rig.open()
+    first = await rig.chat(session, "go", tools=[RUN])
+    for content in (text, [{"type": "text", "text": "so"}, {"type": "text", "text": text}]):
+        await rig.chat(session, "go", echo(first), user(content), tools=[RUN])
+    found = await kinds(rig, session)
+    assert [one[0] for one in found[1:]] == [kind, kind]
+    await rig.chat(session, "go", echo(first), "on", tools=[RUN])
+    last = (await kinds(rig, session))[-1]
+    assert last == ("main", 0, "" if kind != "main" else "branched"), "it stands beside the branch"
+
+
+async def test_a_flattened_conversation_without_tools_is_a_compaction(rig):
+    session = await rig.open()
+    first = await rig.chat(session, system("A"), "go", tools=[RUN])
+    flat = "Shorten it.\n\n<conversation>\n[User]: go\n</conversation>"
+    await rig.chat(session, system("B"), flat)
+    await rig.chat(session, system("A"), "go", echo(first), user(flat), tools=[RUN])
+    assert [one[0] for one in await kinds(rig, session)] == ["main", "compaction", "main"]
+
+
+SYSTEMS = [
+    ("You are a title generator. You output ONLY a thread title.", "helper"),
+    ("Generate a concise title", "helper"),
+    ("You are a helpful AI assistant tasked with summarizing conversations.", "compaction"),
+    ("You are a file search specialist.", "subagent"),
+    ("You name titles of books.", "subagent"),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), SYSTEMS)
+async def test_a_system_prompt_says_what_a_call_is_for_even_when_it_comes_first(rig, text, kind):
+    session = await rig.open()
+    await rig.chat(session, system(text), "x")
+    await rig.chat(session, system("You are a coding agent."), "x", tools=[RUN])
+    await rig.chat(session, system(text), "y")
+    found = [one[0] for one in await kinds(rig, session)]
+    assert found[2] == kind if kind != "subagent" else found[0] == "main"
+    if kind in ("helper", "compaction"):
+        assert found == [kind, "main", kind]
+
+
+async def test_a_probe_of_one_token_is_a_helper_and_a_short_question_is_not(rig):
+    session = await rig.open()
+    await rig.chat(session, "quota", max_tokens=1)
+    await rig.chat(session, "hi", max_tokens=1)
+    await rig.chat(session, "quota", max_tokens=2)
+    assert [one[0] for one in await kinds(rig, session)] == ["helper", "main", "main"]
+
+
+async def test_a_rebuilt_system_prompt_and_a_sent_back_turn_stay_main(rig):
+    session = await rig.open()
+    first = await rig.chat(session, system("At 10:01."), "go", tools=[RUN])
+    await rig.chat(session, system("At 10:02."), "go", tools=[RUN])
+    await rig.chat(session, system("At 10:03."), "So far:", echo(first), "on", tools=[RUN])
+    await rig.chat(session, system("Other."), "[Subagent Context] search", tools=[RUN])
+    assert [one[0] for one in await kinds(rig, session)] == ["main", "main", "main", "subagent"]
+
+
+async def test_twin_sub_agents_that_are_asked_the_same_are_two_and_a_retry_is_one(rig):
+    session = await rig.open()
+    await rig.chat(session, system("A"), "go")
+    task = [system("You search."), "find it"]
+    for name in ("a1", "a2"):
+        first = await rig.chat(session, *task, extra_headers={"x-claude-code-agent-id": name})
+        await rig.chat(session, *task, echo(first), "more", extra_headers={"x-claude-code-agent-id": name})
+    twins = [
+        rig.chat(session, *task, extra_headers={"x-claude-code-agent-id": name}) for name in ("b1", "b2")
+    ]
+    await asyncio.gather(*twins)
+    trajectory = await rig.end(session)
+    assert trajectory.lost_tokens == {}
+    assert [str(segment.kind) for segment in trajectory.segments] == ["main"] + ["subagent"] * 4
+
+
+async def test_a_first_request_that_is_asked_again_is_no_other_branch(rig):
+    session = await rig.open()
+    await rig.chat(session, "go")
+    await rig.chat(session, "go")
+    found = await kinds(rig, session)
+    assert found == [("main", -1, ""), ("main", -1, "")]
+    assert set((await rig.end(session)).lost_tokens) == {"retry"}
