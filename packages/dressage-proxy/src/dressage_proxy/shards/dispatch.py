@@ -48,6 +48,7 @@ class Dispatcher:
                 task.cancel()
 
     async def _give(self, connection: socket.socket) -> None:
+        given = False
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -55,10 +56,12 @@ class Dispatcher:
                 path = await _first_path(connection)
             if path is not None:
                 await self._handler(connection, path)
-                return
+                given = True
         except (OSError, TimeoutError):
             pass  # it is gone, or says nothing: nobody is there to be told
-        connection.close()
+        finally:
+            if not given:
+                connection.close()
 
 
 async def _first_path(connection: socket.socket) -> str | None:

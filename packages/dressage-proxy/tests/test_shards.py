@@ -1,0 +1,242 @@
+"""Shards: one address, sessions by id, a crash that only its own sessions notice."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+
+import httpx
+import pytest
+from dressage_proxy import ConfigError
+from dressage_proxy.options import check_shards
+from dressage_proxy.shards.dispatch import Dispatcher
+from dressage_proxy.shards.exposition import merged
+from dressage_proxy.shards.forward import Peer
+from dressage_proxy.shards.ids import new_session_id, session_in, shard_of
+from dressage_segments import audit
+from dressage_store import FilesStore
+from hypothesis import given
+from hypothesis import strategies as st
+
+KEY = "control-key-of-these-tests"
+AUTH = {"Authorization": f"Bearer {KEY}"}
+
+
+@given(st.text(max_size=40), st.integers(1, 64))
+def test_every_id_has_one_shard(session_id, shards):
+    assert 0 <= shard_of(session_id, shards) < shards
+    assert shard_of(session_id, shards) == shard_of(session_id, shards)
+
+
+@given(st.integers(1, 16), st.data())
+def test_a_new_id_lives_in_its_shard(shards, data):
+    shard = data.draw(st.integers(0, shards - 1))
+    made = {new_session_id(shard, shards) for _ in range(5)}
+    assert len(made) == 5
+    assert {shard_of(session_id, shards) for session_id in made} == {shard}
+
+
+@pytest.mark.parametrize(
+    ("path", "session"),
+    [
+        ("/s/abc/v1/models", "abc"),
+        ("/s/abc", "abc"),
+        ("/sessions/abc/finalize", "abc"),
+        ("/s/", None),
+        ("/sessions", None),
+        ("/rollout", None),
+        ("/", None),
+    ],
+)
+def test_the_session_of_a_path(path, session):
+    assert session_in(path) == session
+
+
+def test_expositions_are_merged_under_a_label():
+    counter = "# TYPE a_total counter\na_total 1.0\n"
+    one = counter + '# TYPE h histogram\nh_bucket{le="+Inf"} 2.0\nh_count 2.0\nh_sum 3.0\n'
+    text = merged({"0": one, "1": one}).decode()
+    assert text.count("# TYPE a_total counter") == 1
+    for shard in "01":
+        assert f'a_total{{shard="{shard}"}} 1.0' in text
+        assert f'h_bucket{{le="+Inf",shard="{shard}"}} 2.0' in text
+
+
+def test_a_store_says_how_many_shards_it_was_made_with(tmp_path):
+    check_shards(tmp_path / "new", 2)
+    check_shards(tmp_path / "new", 2)
+    with pytest.raises(ConfigError, match="made with 2"):
+        check_shards(tmp_path / "new", 3)
+    with pytest.raises(ConfigError, match="made with 2"):
+        check_shards(tmp_path / "new", 1)
+    FilesStore(tmp_path / "old").close()
+    with pytest.raises(ConfigError, match="made with 1"):
+        check_shards(tmp_path / "old", 2)
+
+
+async def given_away(*pieces, close=False):
+    """What path a connection was given away with, and the bytes that were there to read then."""
+    taken = asyncio.get_running_loop().create_future()
+
+    async def handler(connection, path):
+        taken.set_result((path, connection.recv(4096)))
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        task = asyncio.create_task(Dispatcher(listener, handler).serve())
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        if close:
+            writer.close()
+        try:
+            async with asyncio.timeout(1):
+                return await asyncio.shield(taken)
+        except TimeoutError:
+            return None
+        finally:
+            writer.close()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_connection_is_given_away_with_its_bytes_untouched():
+    request = b"POST /s/abc/v1/models?x=1 HTTP/1.1\r\nhost: h\r\n\r\n"
+    assert await given_away(request) == ("/s/abc/v1/models", request)
+    assert await given_away(request[:9], request[9:]) == ("/s/abc/v1/models", request)
+
+
+async def test_what_is_no_request_is_given_to_the_server_that_says_so_and_silence_to_nobody():
+    assert await given_away(b"hello\r\n") == ("", b"hello\r\n")
+    assert await given_away(b"POST /s", close=True) is None
+
+
+async def test_a_peer_that_is_away_for_long_is_told_as_unavailable(tmp_path, monkeypatch):
+    monkeypatch.setattr("dressage_proxy.shards.forward._PATIENCE_S", 0.2)
+    sent = []
+
+    async def receive():
+        if not receive.first:
+            await asyncio.Event().wait()
+        receive.first = False
+        return {"type": "http.request", "body": b""}
+
+    async def send(message):
+        sent.append(message)
+
+    receive.first = True
+    peer = Peer(tmp_path / "nobody.sock")
+    await peer.forward({"method": "GET", "path": "/s/a", "headers": []}, receive, send)
+    await peer.close()
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in sent[0]["headers"]
+
+
+class Served:
+    """Two shards as the real command, and a client of them."""
+
+    def __init__(self, spawn, toy_folder, store, engine, *flags):
+        self.process = spawn(
+            "dressage_proxy.cli", "serve", "--tokenizer", toy_folder, "--engine", engine, "--store", store,
+            "--port", "0", "--shards", "2", "--log-level", "error", *flags,
+            DRESSAGE_CONTROL_KEY=KEY,
+        )  # fmt: skip
+        self.http = httpx.Client(
+            base_url=self.ready["control_url"], headers=AUTH, timeout=20, trust_env=False
+        )
+
+    @property
+    def ready(self):
+        return self.process.ready
+
+    def open(self, count):
+        return [
+            self.http.post("/sessions", json={"instance_id": "i"}).json()["session_id"] for _ in range(count)
+        ]
+
+    def chat(self, session, *texts, http=None):
+        messages = [
+            {"role": "user" if n % 2 == 0 else "assistant", "content": t} for n, t in enumerate(texts)
+        ]
+        url = f"{self.ready['data_url']}/s/{session}/v1/chat/completions"
+        return (http or self.http).post(url, json={"messages": messages})
+
+
+def text_of(reply):
+    assert reply.status_code == 200, reply.text
+    return reply.json()["choices"][0]["message"]["content"]
+
+
+def test_a_killed_shard_starts_again_and_resumes_its_sessions_while_the_others_go_on(
+    spawn, toy_folder, tmp_path
+):
+    engine = spawn("dressage_proxy.engine.scripted").ready["url"]
+    served = Served(spawn, toy_folder, tmp_path / "store", engine, "--control-port", "0", "--store-retain")
+    sessions = served.open(4)
+    assert sorted(shard_of(session, 2) for session in sessions) == [0, 0, 1, 1]
+    said = {session: text_of(served.chat(session, "one")) for session in sessions}
+    assert served.http.post("/rollout/resume", json={"version": 3}).json()["version"] == 3
+    os.kill(served.ready["shards"][0], signal.SIGKILL)
+    spared = next(session for session in sessions if shard_of(session, 2) == 1)
+    started = time.monotonic()
+    with httpx.Client(timeout=20, trust_env=False) as http:
+        text_of(served.chat(spared, "one", said[spared], "two", http=http))
+    assert time.monotonic() - started < 1.0, "another shard's crash is nothing to this session"
+    for session in sessions:
+        if session != spared:
+            with httpx.Client(timeout=20, trust_env=False) as http:
+                text_of(served.chat(session, "one", said[session], "two", http=http))
+    assert served.http.get("/rollout").json() == {
+        "state": "running",
+        "version": 3,
+        "in_flight": 0,
+        "waiting": 0,
+    }
+    for session in sessions:
+        final = served.http.post(f"/sessions/{session}/finalize").json()
+        assert (final["segments"], final["lost_tokens"]) == (1, {})
+    served.http.close()
+    assert served.process.stop() == 0
+    for session in sessions:
+        with FilesStore(tmp_path / "store" / f"shard-{shard_of(session, 2)}", read_only=True) as store:
+            assert audit(store.records(session), store.inspect(session)).ok
+
+
+def test_one_address_and_one_connection_serve_every_session_and_both_planes(spawn, toy_folder, tmp_path):
+    engine = spawn("dressage_proxy.engine.scripted").ready["url"]
+    served = Served(spawn, toy_folder, tmp_path / "store", engine)
+    assert served.ready["data_url"] == served.ready["control_url"]
+    sessions = served.open(4)
+    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+    with httpx.Client(
+        base_url=served.ready["data_url"], headers=AUTH, limits=limits, trust_env=False
+    ) as http:
+        for session in (*sessions, *sessions):  # whoever took the connection passes on what is not its own
+            text_of(served.chat(session, "hi", http=http))
+            assert http.get(f"/sessions/{session}").json()["steps"] >= 1
+        assert http.post("/rollout/pause", json={"timeout_s": 1}).json()["quiesced"]
+        assert http.get("/rollout").json()["state"] == "paused"
+        http.post("/rollout/resume", json={"version": 1})
+        assert http.get("/ready").json()["ready"]
+        metrics = http.get("/metrics").text
+        assert 'dressage_open_sessions{shard="0"} 2.0' in metrics
+        assert 'dressage_open_sessions{shard="1"} 2.0' in metrics
+        assert http.get(f"/s/{'0' * 32}/v1/models").status_code == 404
+        assert http.get("/rollout", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert http.post("/rollout/pause", json={"timeout_s": -1}).status_code == 422
+        scoped = http.post("/rollout/pause", json={"session_id": sessions[0], "timeout_s": 1})
+        assert scoped.json()["quiesced"]
+        assert http.get("/rollout").json()["state"] == "running"
+    served.http.close()
+    assert served.process.stop() == 0
+
+
+def test_a_shard_that_cannot_start_ends_the_command(spawn, toy_folder, tmp_path):
+    with pytest.raises(AssertionError, match="ended with 2 before it was ready"):
+        spawn(
+            "dressage_proxy.cli", "serve", "--tokenizer", toy_folder, "--router", "http://127.0.0.1:9",
+            "--store", tmp_path / "store", "--port", "0", "--shards", "2",
+        )  # fmt: skip
