@@ -190,6 +190,18 @@ def test_lfm2_calls_are_python(parse: Parse) -> None:
     assert _calls(turn) == [("f", {"n": 1})]
 
 
+def test_lfm2_escapes_that_spell_no_character_stay_as_they_are(parse: Parse) -> None:
+    for text, value in (
+        ("\\ud83d", "\\ud83d"),
+        ("\\U00110000", "\\U00110000"),
+        ("\\d\\x4", "\\d\\x4"),
+        ("\\x41", "A"),
+    ):
+        (call,) = parse("lfm2", f"<|tool_call_start|>[f(s='{text}')]<|tool_call_end|>").tool_calls
+        assert call.arguments == {"s": value}
+        assert json.loads(call.arguments_text.encode()) == {"s": value}
+
+
 @pytest.mark.parametrize(
     "body", ["f(1)", "[f(1)]", "[f(a=open('x'))]", "[f(a=1)", "[f(a='x)]", "[]", "[f(a=1 b=2)]"]
 )

@@ -136,7 +136,8 @@ def _unescape(match: re.Match[str]) -> str:
         return _ESCAPES[escape]
     if escape[0] in "xuU" and len(escape) > 1:
         code = int(escape[1:], 16)
-        return chr(code) if code < 0x110000 else match.group()
+        # Half of a surrogate pair is no character: no encoding could write it.
+        return chr(code) if code < 0xD800 or 0xDFFF < code < 0x110000 else match.group()
     if escape[0] in "01234567":
         return chr(int(escape, 8))
     return match.group()
