@@ -35,6 +35,7 @@ NEUTRAL = [
     {"prompt_cache_key": "k"},
     {"safety_identifier": "s"},
     {"reasoning_effort": "high"},
+    {"enable_thinking": True, "reasoning": {"effort": "low"}, "thinking": {"type": "enabled"}},
     {"verbosity": "low"},
     {"n": 1},
     {"logprobs": False},

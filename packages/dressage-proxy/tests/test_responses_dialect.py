@@ -284,3 +284,25 @@ async def test_a_turn_without_its_end_is_asked_for_again_as_the_same_request(rig
     trajectory = await rig.end(session)
     assert len(trajectory.segments) == 1
     assert trajectory.lost_tokens == {"retry": len(rig.engine.requests[0].output_ids)}
+
+
+async def test_no_response_is_kept_to_be_read_back(rig):
+    session = await rig.open()
+    made = await ask(rig, session, [item("user", "go")])
+    with pytest.raises(openai.NotFoundError):
+        await rig.openai(session).responses.retrieve(made.id)
+
+
+async def test_a_turn_is_known_by_its_handle_after_a_restart_and_a_difference_is_flagged(rig, make_rig):
+    rig.script("<think>\nhm\n</think>\n\nyes and no", "later")
+    session = await rig.open()
+    first = await ask(rig, session, [item("user", "go")])
+    again = await make_rig(store=rig.store, engine=rig.engine)
+    items = [item("user", "go"), *echoed(first), item("user", "on")]
+    items[2]["content"][0]["text"] = "another text"
+    await ask(again, session, items)
+    one, two = rig.engine.requests
+    whole = one.input_ids + one.output_ids
+    assert two.input_ids[: len(whole)] == whole
+    (flag,) = rig.tree(session).turn(1).extra["flags"]
+    assert "is not what was returned as turn 0" in flag

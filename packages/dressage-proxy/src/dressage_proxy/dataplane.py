@@ -87,6 +87,8 @@ class DataPlane:
         """What agents ask besides a model call: the models, and probes whether anybody is there."""
         if method not in ("GET", "HEAD"):
             raise NotFoundError(f"no route {method} /s/…/{rest}", code="unknown_route")
+        if rest.startswith("v1/responses/"):
+            raise NotFoundError("the proxy keeps no responses", code="response_not_found")
         model = self._config.model_name
         body = b"{}"
         if rest == "v1/models":

@@ -31,6 +31,11 @@ PARAMETERS = params.Parameters(
         "prompt_cache_options": "engines find cached prefixes by themselves",
         "safety_identifier": "names the end user",
         "reasoning_effort": "how much a model thinks is the rollout's setting, not the agent's",
+        "reasoning": "how much a model thinks is the rollout's setting, not the agent's",
+        "thinking": "how much a model thinks is the rollout's setting, not the agent's",
+        "enable_thinking": "whether a model thinks is the rollout's setting, not the agent's",
+        "include_reasoning": "a reply tells its reasoning anyhow",
+        "usage": "a reply tells its usage anyhow",
         "verbosity": "how a model writes is the rollout's setting, not the agent's",
     },
     neutral={
