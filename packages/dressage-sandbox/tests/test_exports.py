@@ -8,12 +8,12 @@ import dressage_sandbox
 
 def test_the_public_names() -> None:
     assert sorted(dressage_sandbox.__all__) == [
-        "ArgumentTooLong", "BubblewrapMissing", "BubblewrapProvider", "BubblewrapSandbox", "Capabilities",
-        "DirEntry", "Endpoint", "Feature", "FileTooLarge", "Full", "InvalidSpec", "LimitNotEnforceable",
-        "Limits", "Mount", "NotARegularFile", "OnOutput", "PooledProvider", "ProviderUnavailable",
-        "RunResult", "Sandbox", "SandboxError", "SandboxFileError", "SandboxFileNotFound", "SandboxGone",
-        "SandboxProvider", "SandboxSpec", "SandboxStartFailed", "Service", "Snapshot", "Status",
-        "Unsupported", "UserNamespacesForbidden",
+        "ArgumentTooLong", "ArtifactArchive", "BubblewrapMissing", "BubblewrapProvider",
+        "BubblewrapSandbox", "Capabilities", "DirEntry", "Endpoint", "Feature", "FileTooLarge", "Full",
+        "InvalidSpec", "LimitNotEnforceable", "Limits", "Mount", "NotARegularFile", "OnOutput",
+        "PooledProvider", "ProviderUnavailable", "RunResult", "Sandbox", "SandboxError", "SandboxFileError",
+        "SandboxFileNotFound", "SandboxGone", "SandboxProvider", "SandboxSpec", "SandboxStartFailed",
+        "Service", "Snapshot", "Status", "Unsupported", "UserNamespacesForbidden", "kept_alive",
     ]  # fmt: skip
     assert all(hasattr(dressage_sandbox, name) for name in dressage_sandbox.__all__)
 

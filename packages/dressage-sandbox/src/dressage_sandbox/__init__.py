@@ -1,5 +1,6 @@
 """Run untrusted agent code in bubblewrap sandboxes that leave nothing behind."""
 
+from .archive import ArtifactArchive
 from .errors import (
     ArgumentTooLong,
     BubblewrapMissing,
@@ -17,6 +18,7 @@ from .errors import (
     Unsupported,
     UserNamespacesForbidden,
 )
+from .heartbeat import kept_alive
 from .pool import PooledProvider
 from .probe import Capabilities
 from .protocol import (
@@ -39,6 +41,7 @@ from .sandbox import BubblewrapSandbox
 
 __all__ = [
     "ArgumentTooLong",
+    "ArtifactArchive",
     "BubblewrapMissing",
     "BubblewrapProvider",
     "BubblewrapSandbox",
@@ -70,4 +73,5 @@ __all__ = [
     "Status",
     "Unsupported",
     "UserNamespacesForbidden",
+    "kept_alive",
 ]

@@ -33,9 +33,12 @@ class Cgroups:
         return controller in self.parents
 
     def folders(self, name: str, limits: Limits) -> tuple[Path, ...]:
-        """The folders that a group of this name has; none of the cpu controller without a limit for it."""
-        parents = [p for c, p in self.parents.items() if c != "cpu" or limits.cpus is not None]
-        return tuple(dict.fromkeys(parent / name for parent in parents))
+        """The folders that a group of this name has.
+
+        The cpu controller's is there without a limit too: groups have equal shares, so that a sandbox with
+        many busy processes does not slow one with few.
+        """
+        return tuple(dict.fromkeys(parent / name for parent in self.parents.values()))
 
     def make(self, name: str, limits: Limits) -> tuple[Path, ...]:
         """Make a group with these limits; on failure nothing is left.

@@ -75,6 +75,7 @@ class Trees:
 
 def write_archive(fd: int, folder: bytes) -> None:
     """Every entry below ``folder``, parents first; what vanishes meanwhile is left out."""
+    posix.listdir(folder)  # what is missing or no folder is an error, and not an empty archive
     todo = [(folder, b"")]
     while todo:
         place, name = todo.pop()

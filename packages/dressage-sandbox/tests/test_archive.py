@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from dressage_sandbox import BubblewrapProvider, BubblewrapSandbox, InvalidSpec, Limits, SandboxSpec
+from dressage_sandbox.archive import ArtifactArchive
+from dressage_sandbox.heartbeat import kept_alive
+
+
+async def test_a_failed_sandbox_leaves_its_folders_and_why(box: BubblewrapSandbox, tmp_path: Path) -> None:
+    archive = ArtifactArchive(tmp_path / "kept", paths=("/workspace", "/tmp/logs", "/missing"))
+    long = "x" * 120
+    await box.run(
+        f"mkdir -p /tmp/logs a/{long}; echo log >/tmp/logs/l; printf '\\0\\377' >a/{long}/{long}; "
+        "ln -s a link; chmod 640 a/*/*; mkfifo fifo; touch '\xff'"
+    )
+    with pytest.raises(ZeroDivisionError):
+        async with archive.on_failure(box):
+            raise ZeroDivisionError("the agent's fault")
+    (kept,) = archive.folder.iterdir()
+    about = json.loads((kept / "about.json").read_text())
+    assert about["id"] == box.id
+    assert about["why"] == "ZeroDivisionError: the agent's fault"
+    assert list(about["missing"]) == ["/missing"]
+    with tarfile.open(kept / "workspace.tar") as tar:
+        names = tar.getnames()
+        inner = tar.extractfile(f"a/{long}/{long}")
+        assert inner is not None
+        assert inner.read() == b"\x00\xff"
+        assert tar.getmember(f"a/{long}/{long}").mode == 0o640
+        assert tar.getmember("link").linkname == "a"
+    assert "fifo" not in names
+    assert len(names) == 5
+    with tarfile.open(kept / "tmp_logs.tar") as tar:
+        assert tar.getnames() == ["l"]
+
+
+async def test_a_sandbox_that_did_not_fail_leaves_nothing(box: BubblewrapSandbox, tmp_path: Path) -> None:
+    archive = ArtifactArchive(tmp_path / "kept")
+    async with archive.on_failure(box):
+        pass
+    assert not archive.folder.exists()
+
+
+async def test_only_so_many_so_old_and_so_large_are_kept(box: BubblewrapSandbox, tmp_path: Path) -> None:
+    archive = ArtifactArchive(tmp_path / "kept", keep=2, keep_s=1000, max_bytes=100_000)
+    await box.write("big", bytes(200_000))
+    kept = await archive.save(box, "first")
+    assert "100000 bytes" in kept.missing["/workspace"]
+    assert [p.name for p in kept.folder.iterdir()] == ["about.json"]
+    (archive.folder / "someone-elses").mkdir()
+    for second in range(3):
+        kept.folder.with_name(f"20200101T00000{second}-sb-x").mkdir()
+    old = kept.folder.with_name("20990101T000000-sb-x")
+    old.mkdir()
+    os.utime(old, (time.time() - 2000,) * 2)
+    archive.prune()
+    left = sorted(p.name for p in archive.folder.iterdir())
+    assert left == [kept.folder.name, "someone-elses"]
+
+
+async def test_a_sparse_file_does_not_fill_the_host(provider: BubblewrapProvider, tmp_path: Path) -> None:
+    box = await provider.create(SandboxSpec(limits=Limits(disk_bytes=1 << 30)))
+    await box.run("truncate -s 200M sparse")
+    with pytest.raises(OSError, match="over 1000000 bytes"):
+        await box.pack("/workspace", tmp_path / "x.tar", max_bytes=1_000_000)
+    assert "x.tar" not in " ".join(os.listdir(tmp_path))  # noqa: PTH208
+    assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
+    assert await box.download("sparse", tmp_path / "sparse", max_bytes=1 << 30) == 200 << 20
+    assert (tmp_path / "sparse").stat().st_blocks < 1000
+
+
+def test_what_keeps_nothing_is_refused(tmp_path: Path) -> None:
+    for wrong in ({"keep": 0}, {"keep_s": 0}, {"max_bytes": 0}, {"paths": "/workspace"}):
+        with pytest.raises(InvalidSpec):
+            ArtifactArchive(tmp_path, **wrong)  # type: ignore[arg-type]
+
+
+async def test_a_heartbeat_keeps_a_short_lease_alive_and_its_end_ends_it(
+    provider: BubblewrapProvider,
+) -> None:
+    box = await provider.create(SandboxSpec(ttl_s=60))
+    async with kept_alive(box, 0.6):
+        assert (await box.run(["sleep", "1.5"])).exit_code == 0
+    with pytest.raises(ConnectionError, match="time to live"):
+        await box.run(["sleep", "20"])
