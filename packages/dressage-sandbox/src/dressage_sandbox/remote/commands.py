@@ -74,7 +74,7 @@ class Commands:
                 if not await self._life.either(work, _GUARD_S):
                     raise SandboxGone("a command gave no report after its end")
             seconds = time.monotonic() - began
-            return result_of(work.result(), limit, seconds, cwd, timed_out=timed_out)
+            return result_of(self._life.outcome(work), limit, seconds, cwd, timed_out=timed_out)
         finally:
             if not work.done():
                 work.cancel()
@@ -163,7 +163,7 @@ class RemoteService:
             raise TimeoutError(f"{self.id} still runs after {timeout_s:g} s")
         if self._watch.cancelled():
             raise SandboxGone(self._life.why or "the sandbox was terminated")
-        return self._watch.result()
+        return self._life.outcome(self._watch)
 
     async def stop(self, *, grace_s: float = 2.0) -> RunResult:
         """SIGTERM for its whole tree, after ``grace_s`` SIGKILL. Idempotent."""

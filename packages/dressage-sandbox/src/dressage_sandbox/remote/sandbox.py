@@ -49,7 +49,7 @@ class RemoteSandbox:
         self._on_end = on_end
         self._relay_url = relay_url
         self._expose = expose
-        self._life = Life()
+        self._life = Life(self.lost)
         self._commands = Commands(transport, self._life, spec, _base_env(spec))
         self._files = Files(transport, self._commands, self._life, spec.workdir)
         self._ending: asyncio.Task[None] | None = None

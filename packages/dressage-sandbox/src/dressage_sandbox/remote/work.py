@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..errors import SandboxGone
@@ -14,10 +14,11 @@ T = TypeVar("T")
 
 
 class Life:
-    """Whether a sandbox lives, and what is under way for it."""
+    """Whether a sandbox lives, and what is under way. ``on_lost`` is told that it has gone by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_lost: Callable[[str], None]) -> None:
         self.why = ""
+        self._on_lost = on_lost
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -67,7 +68,16 @@ class Life:
             await self.either(task, None)
         finally:
             task.cancel()
-        return task.result()
+        return self.outcome(task)
+
+    def outcome(self, task: asyncio.Task[T]) -> T:
+        """The result of a task that is done; a sandbox that it found gone has ended for every call."""
+        try:
+            return task.result()
+        except SandboxGone as error:
+            if not self.over:
+                self._on_lost(str(error))
+            raise
 
     async def drained(self) -> None:
         """Cancel what is under way and wait until it has let go."""
