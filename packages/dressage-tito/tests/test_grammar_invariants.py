@@ -16,11 +16,12 @@ import pytest
 from dressage_tito import ChatCodec, ParsedTurn
 from dressage_tito.grammars import GRAMMARS, grammar_named
 from dressage_tito.grammars.base import TurnContext, schemas_of
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 Calls = list[tuple[str, dict[str, Any]]]
 THINK = ("<think>", "</think>")
+SLOW = [HealthCheck.too_slow]  # a busy machine draws nested values slowly
 
 
 def _dump(value: Any) -> str:
@@ -297,7 +298,7 @@ def test_every_grammar_has_a_rendering_here() -> None:
 
 
 @given(name=GRAMMAR, calls=CALLS.map(_named_apart), before=st.sampled_from(["", "Look.", "é 👩‍👩‍👧 {x}"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
 def test_calls_come_back_as_they_were_rendered(name: str, calls: Calls, before: str) -> None:
     if not _speaks(name, calls):
         return
@@ -318,7 +319,7 @@ def test_calls_come_back_as_they_were_rendered(name: str, calls: Calls, before: 
     cut=st.floats(0, 1),
     reason=st.sampled_from(["length", "abort"]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
 def test_a_cut_turn_calls_only_what_was_whole(name: str, calls: Calls, cut: float, reason: str) -> None:
     if not _speaks(name, calls):
         return
@@ -348,7 +349,7 @@ FRAME = re.compile(
 
 
 @given(soup=SOUP, is_open=st.booleans(), reason=st.sampled_from(["stop", "length"]), offered=st.booleans())
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800, deadline=None, suppress_health_check=SLOW)
 def test_the_pieces_of_any_text_are_the_text(soup: _Soup, is_open: bool, reason: str, offered: bool) -> None:
     """Nothing is lost: pieces follow each other without gap or overlap, and a frame holds tags and blanks."""
     grammar = grammar_named(soup.name)  # type: ignore[arg-type]
@@ -368,7 +369,7 @@ def test_the_pieces_of_any_text_are_the_text(soup: _Soup, is_open: bool, reason:
 
 
 @given(name=GRAMMAR, calls=CALLS.map(_named_apart), sizes=st.lists(st.integers(1, 7), max_size=80))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
 def test_how_a_turn_was_split_into_ids_changes_nothing(
     toy: ChatCodec, name: str, calls: Calls, sizes: list[int]
 ) -> None:

@@ -208,7 +208,7 @@ def _told_apart(row: Row, calls: Calls) -> bool:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model)
 @given(calls=CALLS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_template_s_own_calls_are_read_back(
     template_of: Callable[[str], ChatTemplate], row: Row, calls: Calls
 ) -> None:
