@@ -298,7 +298,7 @@ def test_every_grammar_has_a_rendering_here() -> None:
 
 
 @given(name=GRAMMAR, calls=CALLS.map(_named_apart), before=st.sampled_from(["", "Look.", "é 👩‍👩‍👧 {x}"]))
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
 def test_calls_come_back_as_they_were_rendered(name: str, calls: Calls, before: str) -> None:
     if not _speaks(name, calls):
         return
@@ -319,7 +319,7 @@ def test_calls_come_back_as_they_were_rendered(name: str, calls: Calls, before: 
     cut=st.floats(0, 1),
     reason=st.sampled_from(["length", "abort"]),
 )
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
 def test_a_cut_turn_calls_only_what_was_whole(name: str, calls: Calls, cut: float, reason: str) -> None:
     if not _speaks(name, calls):
         return
