@@ -4,6 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,36 @@ def test_run_answers_124_on_a_time_out(runtime_dir: Path) -> None:
     done = cli(runtime_dir, "run", "--timeout", "0.3", "--", "sleep", "9")
     assert done.returncode == 124
     assert b"ended after 0.3 s" in done.stderr
+
+
+def test_run_streams_all_of_the_output(runtime_dir: Path) -> None:
+    done = cli(
+        runtime_dir, "run", "--stream", "--output", "1k", "--", "sh", "-c", "yes | head -c 90000; echo e >&2"
+    )
+    assert (len(done.stdout), done.stderr, done.returncode) == (90_000, b"e\n", 0)
+
+
+def test_run_keeps_the_work_folder_of_a_command_that_fails(runtime_dir: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    cli(runtime_dir, "run", "--keep", str(keep), "--", "true")
+    assert not keep.exists()
+    done = cli(runtime_dir, "run", "--keep", str(keep), "--", "sh", "-c", "echo x >x; exit 3")
+    assert done.returncode == 3
+    (folder,) = keep.iterdir()
+    assert str(folder) in done.stderr.decode()
+    assert sorted(path.name for path in folder.iterdir()) == ["about.json", "workspace.tar"]
+
+
+def test_run_gives_an_allow_list_and_a_root(
+    runtime_dir: Path, tmp_path: Path, make_image: Callable[[Path], None]
+) -> None:
+    done = cli(runtime_dir, "run", "--egress", "example.org:443", "--", "env")
+    assert b"HTTPS_PROXY=http://127.0.0.1:8801\n" in done.stdout
+    assert b"egress=" in cli(runtime_dir, "run", "--egress", "x", "--", "env").stderr
+    root = tmp_path / "root"
+    make_image(root)
+    words = ("run", "--root", str(root), "--workdir", "/testbed", "--", "cat", "link")
+    assert cli(runtime_dir, *words).stdout == b"of the image\n"
 
 
 def test_run_says_which_field_is_wrong(runtime_dir: Path) -> None:

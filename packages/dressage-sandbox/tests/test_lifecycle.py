@@ -45,7 +45,7 @@ async def test_an_inside_that_dies_is_noticed_by_every_call(provider: Bubblewrap
 async def test_an_agent_that_stops_answering_is_given_up(
     provider: BubblewrapProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dressage_sandbox.sandbox._GUARD_S", 0.2)
+    monkeypatch.setattr("dressage_sandbox._commands.GUARD_S", 0.2)
     box = await provider.create(SandboxSpec())
     os.kill(box.pid, signal.SIGSTOP)  # from outside it can be stopped
     with pytest.raises(SandboxGone, match="stopped answering"):

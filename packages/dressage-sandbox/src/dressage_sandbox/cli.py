@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from .archive import ArtifactArchive
 from .cgroups import detect
 from .errors import InvalidSpec, SandboxError
 from .owners import Record, Records, default_folder, sweep
@@ -34,11 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.action == "status":
             _status(records, as_json=options.json)
         else:
-            for sandbox_id in records.reap():
-                print(f"removed {sandbox_id}")
-            for folder in sweep(detect().parents.values()):
-                print(f"removed {folder}")
-            records.tidy()
+            _reap(records, options.every)
     except SandboxError as error:
         print(f"dressage-sandbox: {error}", file=sys.stderr)
         return _SANDBOX_FAILED
@@ -72,15 +69,29 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--open-files", type=int, default=defaults.open_files)
     run.add_argument("--cpus", type=float)
     run.add_argument("--timeout", type=float, default=defaults.timeout_s, help="seconds")
-    run.add_argument("--relay", metavar="HOST:PORT", help="the one address that can be reached from inside")
+    run.add_argument("--relay", metavar="HOST:PORT", help="the model relay's address on this host")
+    run.add_argument(
+        "--egress", metavar="HOST:PORT", action="append", default=[], help="may be reached through a proxy"
+    )
+    run.add_argument("--root", type=Path, metavar="DIR", help="a folder that is / inside: an unpacked image")
     run.add_argument("--mount", metavar="SOURCE:TARGET", action="append", default=[], help="read-only")
     run.add_argument("--env", metavar="NAME=VALUE", action="append", default=[])
     run.add_argument("--stdin", action="store_true", help="hand on standard input, read to its end")
     run.add_argument("--workdir", default="/workspace")
+    run.add_argument("--stream", action="store_true", help="pass output on as it comes, all of it")
+    run.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="if the command fails, keep its work folder here, as a tar file",
+    )
     run.add_argument("argv", nargs="+", metavar="CMD", help="after --")
     pool = commands.add_parser("pool", help="the sandboxes of this user on this machine")
     pool.add_argument("action", choices=("status", "reap"), help="reap removes what dead owners left")
     pool.add_argument("--json", action="store_true")
+    pool.add_argument(
+        "--every", type=float, metavar="SECONDS", help="reap again and again, until interrupted"
+    )
     return parser
 
 
@@ -95,6 +106,8 @@ def _spec(options: argparse.Namespace) -> SandboxSpec:
             cpus=options.cpus,
         ),
         relay=options.relay,
+        egress=tuple(options.egress),
+        root=None if options.root is None else options.root.absolute(),
         owner="dressage-sandbox run",
         ttl_s=options.timeout + 60,
     )  # fmt: skip
@@ -117,11 +130,12 @@ def _variable(text: str) -> tuple[str, str]:
 def _run(options: argparse.Namespace) -> int:
     spec = _spec(options)
     stdin = sys.stdin.buffer.read() if options.stdin else b""
-    result = asyncio.run(_in_sandbox(options.runtime_dir, spec, options.argv, stdin))
-    sys.stdout.buffer.write(result.stdout)
-    sys.stdout.buffer.flush()
-    sys.stderr.buffer.write(result.stderr)
-    if result.truncated:
+    result = asyncio.run(_in_sandbox(options, spec, stdin))
+    if not options.stream:
+        sys.stdout.buffer.write(result.stdout)
+        sys.stdout.buffer.flush()
+        sys.stderr.buffer.write(result.stderr)
+    if result.truncated and not options.stream:
         written = f"{result.stdout_bytes} + {result.stderr_bytes} bytes"
         print(f"dressage-sandbox: output cut; the command wrote {written}", file=sys.stderr)
     if result.timed_out:
@@ -129,13 +143,39 @@ def _run(options: argparse.Namespace) -> int:
     return result.exit_code
 
 
-async def _in_sandbox(folder: Path | None, spec: SandboxSpec, argv: list[str], stdin: bytes) -> RunResult:
-    provider = BubblewrapProvider(runtime_dir=folder)
+async def _in_sandbox(options: argparse.Namespace, spec: SandboxSpec, stdin: bytes) -> RunResult:
+    provider = BubblewrapProvider(runtime_dir=options.runtime_dir)
     try:
         sandbox = await provider.create(spec)
-        return await sandbox.run(argv, stdin=stdin)
+        result = await sandbox.run(options.argv, stdin=stdin, on_output=_pass_on if options.stream else None)
+        if options.keep is not None and result.exit_code != 0:
+            archive = ArtifactArchive(options.keep, paths=(spec.workdir,))
+            kept = await archive.save(sandbox, f"exit code {result.exit_code}")
+            print(f"dressage-sandbox: the work folder is kept in {kept.folder}", file=sys.stderr)
+        return result
     finally:
         await provider.close()
+
+
+def _pass_on(stream: str, data: bytes) -> None:
+    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+    target.write(data)
+    target.flush()
+
+
+def _reap(records: Records, every_s: float | None) -> None:
+    """Once, or until interrupted: then also what is left by owners that die meanwhile."""
+    if every_s is not None and not every_s > 0:
+        raise InvalidSpec(f"--every {every_s}: must be more than 0 seconds")
+    while True:
+        for sandbox_id in records.reap():
+            print(f"removed {sandbox_id}", flush=True)
+        for folder in sweep(detect().parents.values()):
+            print(f"removed {folder}", flush=True)
+        records.tidy()
+        if every_s is None:
+            return
+        time.sleep(every_s)
 
 
 def _status(records: Records, *, as_json: bool) -> None:

@@ -17,34 +17,21 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from .errors import InvalidSpec
+from .proxy_request import HEAD_BYTES, Refused, read_head, target_of
 from .relay import parse_address, pump, splice
 
 __all__ = ["AllowList", "Egress", "Refused", "proxy_variables", "public"]
 
-_HEAD_BYTES = 64 << 10
-_HEAD_S = 15.0
 _CONNECT_S = 15.0
 _KEPT_REFUSALS = 32
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
-_NOT_FOR_THE_ORIGIN = frozenset(
-    b"connection proxy-connection proxy-authorization keep-alive te trailer upgrade host".split()
-)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _log = logging.getLogger("dressage_sandbox.egress")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
-
-
-class Refused(Exception):  # noqa: N818 - never leaves this module but as an answer to the inside
-    """What is asked for is not allowed, or cannot be had; ``status`` is HTTP's."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
 
 
 def proxy_variables(port: int) -> dict[str, str]:
@@ -134,7 +121,7 @@ class Egress:
     async def start(self, listener: socket.socket) -> None:
         """Begin to accept."""
         listener.setblocking(False)
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=_HEAD_BYTES)
+        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=HEAD_BYTES)
 
     def stop(self) -> None:
         """Accept no more and drop every connection."""
@@ -160,8 +147,8 @@ class Egress:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = await _read_head(reader)
-            target = _target(head)
+            head = await read_head(reader)
+            target = target_of(head)
             addresses = await self._allowed.admit(target.host, target.port, self._resolve)
             up_reader, up_writer = await _connect(addresses, target.port)
         except Refused as refusal:
@@ -183,84 +170,11 @@ class Egress:
             up_writer.transport.abort()
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Where a request goes; ``request`` is its head for the origin, or None for a tunnel."""
-
-    host: str
-    port: int
-    request: bytes | None
-    body_bytes: int
-
-
 async def resolve_name(name: str, port: int) -> list[Address]:
     """By the host's own resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
-
-
-async def _read_head(reader: asyncio.StreamReader) -> bytes:
-    try:
-        async with asyncio.timeout(_HEAD_S):
-            return await reader.readuntil(b"\r\n\r\n")
-    except TimeoutError:
-        raise Refused(408, "no request came") from None
-    except asyncio.LimitOverrunError:
-        raise Refused(431, "the request's head is too long") from None
-    except asyncio.IncompleteReadError:
-        raise Refused(400, "the request is cut off") from None
-
-
-def _target(head: bytes) -> _Target:
-    """Read a request's head.
-
-    Raises:
-        Refused: it is not one that a proxy can take.
-    """
-    line, *fields = head[:-4].split(b"\r\n")
-    words = line.split(b" ")
-    lone_ends = b"\n" in head.replace(b"\r\n", b"") or b"\r" in head.replace(b"\r\n", b"")
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not line.isascii() or lone_ends:
-        raise Refused(400, "not a request of HTTP/1")
-    method, url = words[0].decode(), words[1].decode()
-    if method == "CONNECT":
-        try:
-            return _Target(*parse_address(url, "CONNECT"), None, 0)
-        except InvalidSpec as error:
-            raise Refused(400, str(error)) from None
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or 80
-    except ValueError:
-        raise Refused(400, "not a URL that a proxy can take") from None
-    if parts.scheme != "http" or not host or parts.username is not None:
-        raise Refused(400, "a proxy takes http://host/path, or CONNECT host:port")
-    kept, body_bytes = _fields(fields)
-    path = parts.path or "/"
-    origin = f"{method} {path}{'?' + parts.query if parts.query else ''} {words[2].decode()}\r\n".encode()
-    authority = parts.netloc.encode()
-    request = origin + b"Host: " + authority + b"\r\nConnection: close\r\n" + kept + b"\r\n"
-    return _Target(host, port, request, body_bytes)
-
-
-def _fields(fields: Sequence[bytes]) -> tuple[bytes, int]:
-    """Header fields for the origin, and the length of the body: one request, one host, nothing smuggled."""
-    kept, lengths = b"", set()
-    for entry in fields:
-        name, colon, value = entry.partition(b":")
-        key = name.lower()
-        if not colon or not re.fullmatch(rb"[!#$%&'*+.^_`|~0-9a-z-]+", key):
-            raise Refused(400, "a header field is not one")
-        if key == b"transfer-encoding":
-            raise Refused(411, "plain HTTP through this proxy needs a Content-Length, or use https")
-        if key == b"content-length":
-            lengths.add(value.strip())
-        if key not in _NOT_FOR_THE_ORIGIN:
-            kept += entry + b"\r\n"
-    if len(lengths) > 1 or not all(length.isdigit() and len(length) < 16 for length in lengths):
-        raise Refused(400, "Content-Length is not one number")
-    return kept, int(lengths.pop()) if lengths else 0
 
 
 async def _connect(

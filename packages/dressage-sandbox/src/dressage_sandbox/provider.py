@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import socket
-import threading
 import time
 import weakref
 from dataclasses import dataclass, replace
@@ -18,22 +16,20 @@ from .arguments import base_env, check_spec, rlimits, sandbox_arguments
 from .bwrap import find_bubblewrap
 from .cgroups import Cgroups, detect
 from .channel import Channel
-from .egress import AllowList, Egress
 from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
-from .images import Image, look_at, pack_folder, portable
+from .handshake import START_S, ready, servers_of
 from .inside import wire
 from .interpreter import Interpreter, find_interpreter
-from .launch import Launcher, Process, readable
+from .launch import Launcher
 from .owners import Owner, Record, Records, default_folder, group_name, snapshot_name, start_time, sweep
 from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
 from .protocol import Feature, SandboxSpec, Snapshot
-from .relay import Relay, parse_address
+from .roots import Rooted, Roots
 from .sandbox import BubblewrapSandbox
 from .shelf import make_shelf
 
 __all__ = ["BubblewrapProvider"]
 
-_START_S = 20.0
 _ARCHIVE_ROOM = 16 << 20
 
 
@@ -50,15 +46,6 @@ class _Machine:
     @property
     def capabilities(self) -> Capabilities:
         return describe(self.launcher, self.cgroups, self.interpreter.path, self.filter is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rooted:
-    """What a spec with a root takes: its files, the agent's Python, and the work folder's beginning."""
-
-    image: Image
-    interpreter: Interpreter
-    archive: Path | None
 
 
 class BubblewrapProvider:
@@ -92,10 +79,7 @@ class BubblewrapProvider:
         self._machine: _Machine | None = None
         self._sandboxes: dict[str, BubblewrapSandbox] = {}
         self._snapshots: dict[str, Path] = {}
-        self._works: dict[str, Path] = {}
-        """Archives of work folders of roots, by their path: a root is taken not to change."""
-        self._portable: Interpreter | None = None
-        self._rooting = threading.Lock()
+        self._roots = Roots(self._records.folder)
         self._cleanups: set[asyncio.Task[None]] = set()
         self._closed = False
         # A process that forgets to close() kills its sandboxes at exit all the same.
@@ -143,7 +127,17 @@ class BubblewrapProvider:
         if spec.snapshot is not None:
             self._archive_of(spec.snapshot)
         machine = await self._prepare()
-        rooted = None if spec.root is None else await asyncio.to_thread(self._root, machine, spec)
+        rooted = (
+            None
+            if spec.root is None
+            else await asyncio.to_thread(
+                self._roots.of,
+                spec,
+                machine.interpreter,
+                machine.owner,
+                drops_root=machine.launcher.drops_root,
+            )
+        )
         async with self._starting:
             if self._closed:
                 raise SandboxStartFailed("the provider is closed")
@@ -185,8 +179,7 @@ class BubblewrapProvider:
                 raise result
         for snapshot_id in list(self._snapshots):
             await self.delete_snapshot(snapshot_id)
-        while self._works:
-            self._works.popitem()[1].unlink(missing_ok=True)
+        self._roots.forget()
         self._records.tidy()
 
     async def snapshot(self, sandbox: BubblewrapSandbox) -> Snapshot:
@@ -215,26 +208,8 @@ class BubblewrapProvider:
         """Ids of the sandboxes that exist now."""
         return sorted(self._sandboxes)
 
-    def _root(self, machine: _Machine, spec: SandboxSpec) -> _Rooted:
-        """Look at the spec's root; once each, the portable Python and the archive of its work folder."""
-        assert spec.root is not None
-        with self._rooting:
-            if self._portable is None:
-                self._portable = portable(machine.interpreter)
-            image = look_at(spec.root, spec.workdir, drops_root=machine.launcher.drops_root)
-            if spec.snapshot is not None:
-                return _Rooted(replace(image, overlay=False), self._portable, None)
-            if image.workdir is None or image.overlay:
-                return _Rooted(image, self._portable, None)
-            key = f"{image.workdir}"
-            if key not in self._works:
-                name = snapshot_name(machine.owner, f"snap-{secrets.token_hex(6)}")
-                pack_folder(image.workdir, self._records.folder / name, spec.limits.disk_bytes)
-                self._works[key] = self._records.folder / name
-            return _Rooted(image, self._portable, self._works[key])
-
     # -- steps of create --------------------------------------------------------------------------------
-    def _launch(self, machine: _Machine, spec: SandboxSpec, rooted: _Rooted | None) -> BubblewrapSandbox:
+    def _launch(self, machine: _Machine, spec: SandboxSpec, rooted: Rooted | None) -> BubblewrapSandbox:
         """Group, record and process; no await in between, so that a cancellation cannot fall in."""
         interpreter = machine.interpreter if rooted is None else rooted.interpreter
         image = None if rooted is None else rooted.image
@@ -271,7 +246,7 @@ class BubblewrapProvider:
     async def _connect(self, machine: _Machine, sandbox: BubblewrapSandbox) -> None:
         """Process 1 goes into its group, gets its configuration, and answers that it is ready."""
         spec, process = sandbox.spec, sandbox.process
-        pid = await process.learn_inner(_START_S)
+        pid = await process.learn_inner(START_S)
         try:
             machine.cgroups.enter(sandbox.groups, pid)
         except ProcessLookupError:
@@ -279,8 +254,8 @@ class BubblewrapProvider:
         started = start_time(pid) or 0
         sandbox.record = replace(sandbox.record, pid=pid, started=started)
         self._records.put(sandbox.record)
-        servers = _servers(spec)
-        door, *listeners = await _ready(process, self._configuration(machine, spec), len(servers))
+        servers = servers_of(spec)
+        door, *listeners = await ready(process, self._configuration(machine, spec), len(servers))
         try:
             for server, listener in zip(servers.values(), listeners, strict=True):
                 await server.start(listener)
@@ -303,7 +278,7 @@ class BubblewrapProvider:
             pids=not cgroups.enforces("pids") and nproc_is_per_sandbox(machine.launcher.drops_root),
         )
         pairs = [b"%d" % number for item in limits.items() for number in item]
-        ports = b" ".join(b"%d" % port for port in _servers(spec))
+        ports = b" ".join(b"%d" % port for port in servers_of(spec))
         return wire.frame(wire.CONFIG, 0, wire.pack(os.fsencode(spec.workdir), ports, *pairs))
 
     async def _clean_up(self, sandbox: BubblewrapSandbox) -> None:
@@ -317,41 +292,6 @@ class BubblewrapProvider:
         """A sandbox of this provider is gone (it says so itself)."""
         self._sandboxes.pop(sandbox.id, None)
         self._records.drop(sandbox.id)
-
-
-def _servers(spec: SandboxSpec) -> dict[int, Relay | Egress]:
-    """What listens on ports inside, by port."""
-    servers: dict[int, Relay | Egress] = {}
-    if spec.relay is not None:
-        host, port = parse_address(spec.relay)
-        servers[wire.RELAY_PORT] = Relay(lambda: asyncio.open_connection(host, port), spec.relay)
-    if spec.egress:
-        servers[wire.EGRESS_PORT] = Egress(AllowList.parse(spec.egress))
-    return servers
-
-
-async def _ready(process: Process, configuration: bytes, listeners: int) -> list[socket.socket]:
-    """Wait for the agent's first frame; it brings the door, and listening sockets of the inside."""
-    with contextlib.suppress(BrokenPipeError):  # it ended already: told below
-        process.control.sendall(configuration)
-    if not await readable(process.control.fileno(), _START_S):
-        raise SandboxStartFailed(f"the agent inside was not ready within {_START_S} s")
-    try:
-        data, fds, _, _ = socket.recv_fds(process.control, wire.HEADER.size, 1 + listeners)
-    except ConnectionError:
-        data, fds = b"", []
-    if len(data) != wire.HEADER.size or wire.HEADER.unpack(data)[1] != wire.READY:
-        for fd in fds:
-            os.close(fd)
-        raise SandboxStartFailed(f"the agent inside did not start: {await process.last_words()}")
-    passed = [socket.socket(fileno=fd) for fd in fds]
-    if len(passed) != 1 + listeners:
-        for each in passed:
-            each.close()
-        raise SandboxStartFailed("the agent inside gave too few sockets")
-    for each in passed:
-        each.setblocking(False)
-    return passed
 
 
 def _abandon(sandboxes: dict[str, BubblewrapSandbox]) -> None:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ._commands import CommandCalls
+from ._files import FileCalls
 from .cgroups import kill_group, remove_group, usage
-from .channel import Call, Channel
+from .channel import Channel
 from .egress import Egress
-from .errors import ArgumentTooLong, InvalidSpec, SandboxError, SandboxFileError, SandboxGone
-from .inside import wire
+from .errors import InvalidSpec, SandboxError, SandboxGone
 from .launch import Process
 from .owners import Record, boot_time
 from .ports import Ports
-from .protocol import GIB, MIB, DirEntry, Endpoint, OnOutput, RunResult, SandboxSpec, Snapshot, Status
-from .requests import OTHER_WAY, arguments_of, numbers_of, path_of, variables_of
-from .services import BubblewrapService, result_of
-from .transfers import download, pack, unpack, upload
+from .protocol import Endpoint, SandboxSpec, Snapshot, Status
 
 __all__ = ["BubblewrapSandbox"]
-
-_GUARD_S = 5.0
-"""How much longer than its time-out a command's answer may take before the agent counts as lost."""
-_LIST_BYTES = 64 * MIB
-_E2BIG = 7
 
 
 class Home(Protocol):
@@ -53,7 +45,7 @@ class Stoppable(Protocol):
         """At once; idempotent."""
 
 
-class BubblewrapSandbox:
+class BubblewrapSandbox(CommandCalls, FileCalls):
     """See ``protocol.Sandbox``. Made by ``BubblewrapProvider.create``."""
 
     def __init__(
@@ -164,225 +156,6 @@ class BubblewrapSandbox:
     def _expire(self) -> None:
         self._why = "the sandbox's time to live is over"
         self._begin_end()
-
-    # -- commands ---------------------------------------------------------------------------------------
-    async def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout_s: float | None = None,
-        output_bytes: int | None = None,
-        on_output: OnOutput | None = None,
-    ) -> RunResult:
-        """Run argv (a sequence) or a shell line (a str), and wait until it and its output have ended.
-
-        A program that is missing answers exit code 127, one that cannot be executed 126, as in a shell.
-        A background process that lets go of the output outlives its command, and ends with the sandbox.
-        At the time-out the command's whole tree is killed, daemons too: exit code 124, ``timed_out``.
-        ``on_output`` gets every byte as it comes; an exception of its own ends the command.
-
-        Raises:
-            InvalidSpec: an argument that cannot be honoured.
-            ArgumentTooLong: more than the kernel's exec takes.
-            SandboxFileNotFound: ``cwd`` does not exist.
-            SandboxGone: the sandbox ended.
-        """
-        timeout = self.spec.limits.timeout_s if timeout_s is None else timeout_s
-        if not timeout > 0:
-            raise InvalidSpec("timeout_s must be more than 0")
-        request = self._request(command, cwd, env, output_bytes, max(1, round(timeout * 1000)), on_output, 0)
-        channel, call = self._call(output_bytes, on_output)
-        try:
-            if stdin:
-                await channel.stream(wire.STDIN, call, stdin)
-            channel.send(wire.RUN, call, request)
-            last = await self._guarded(channel, call, timeout + _GUARD_S)
-        except SandboxFileError as error:
-            if error.errno == _E2BIG:
-                raise ArgumentTooLong(
-                    f"command and env together exceed what exec takes; {OTHER_WAY}"
-                ) from None
-            raise
-        finally:
-            if not call.done.done():
-                channel.send(wire.CANCEL, call)
-            channel.forget(call)
-        return result_of(call, last)
-
-    async def start(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        output_bytes: int | None = None,
-        on_output: OnOutput | None = None,
-    ) -> BubblewrapService:
-        """Start a service: it has no time-out, and ends by itself, by ``stop``, or with the sandbox.
-
-        Raises:
-            InvalidSpec, ArgumentTooLong, SandboxFileNotFound, SandboxGone: as ``run``.
-        """
-        request = self._request(command, cwd, env, output_bytes, 0, on_output, wire.SERVICE)
-        channel, call = self._call(output_bytes, on_output)
-        call.started = asyncio.get_running_loop().create_future()
-        try:
-            if stdin:
-                await channel.stream(wire.STDIN, call, stdin)
-            channel.send(wire.RUN, call, request)
-            either: set[asyncio.Future[Any]] = {call.started, call.done}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:
-            channel.send(wire.CANCEL, call)
-            channel.forget(call)
-            raise
-        service = BubblewrapService(channel, call)
-        error = call.done.exception() if call.done.done() else None
-        if error is not None:
-            raise error
-        return service
-
-    def _call(self, output_bytes: int | None, on_output: OnOutput | None) -> tuple[Channel, Call]:
-        channel = self._live()
-        call = channel.start(2 * self._kept(output_bytes) + 4096)
-        call.on_output = on_output
-        return channel, call
-
-    def _kept(self, output_bytes: int | None) -> int:
-        return self.spec.limits.output_bytes if output_bytes is None else output_bytes
-
-    def _request(
-        self,
-        command: str | Sequence[str],
-        cwd: str | None,
-        env: Mapping[str, str] | None,
-        output_bytes: int | None,
-        timeout_ms: int,
-        on_output: OnOutput | None,
-        flags: int,
-    ) -> bytes:
-        limit = self._kept(output_bytes)
-        if limit < 1:
-            raise InvalidSpec("output_bytes must be more than 0")
-        argv = arguments_of(command)
-        variables = variables_of({**self._env, **(env or {})})
-        flags |= 0 if on_output is None else wire.LIVE
-        numbers = [b"%d" % timeout_ms, b"%d" % limit]
-        rest = [path_of(cwd or self.spec.workdir), b"%d" % flags, b"%d" % len(argv)]
-        return wire.pack(*numbers, *rest, *argv, *variables)
-
-    async def _guarded(self, channel: Channel, call: Call, patience_s: float) -> bytes:
-        """The answer; an agent that stays silent too long is lost, and the sandbox with it."""
-        loop = asyncio.get_running_loop()
-
-        def check(seen: int) -> None:
-            if channel.received != seen:  # this process was away, not the agent: its answers are coming in
-                guards.append(loop.call_later(_GUARD_S, check, channel.received))
-                return
-            self._why = "the sandbox stopped answering"
-            channel.end(SandboxGone(self._why))
-
-        guards = [loop.call_later(patience_s, check, channel.received)]
-        try:
-            return await channel.answer(call, wire.CANCEL)
-        finally:
-            guards[-1].cancel()
-
-    # -- files ------------------------------------------------------------------------------------------
-    async def read(self, path: str, *, offset: int = 0, max_bytes: int = MIB) -> bytes:
-        """At most ``max_bytes`` of a regular file from ``offset``; relative paths start at the workdir.
-
-        Raises:
-            SandboxFileNotFound, NotARegularFile, SandboxFileError: as the inside answered.
-            SandboxGone: the sandbox ended.
-        """
-        if offset < 0 or max_bytes < 0:
-            raise InvalidSpec("offset and max_bytes must not be negative")
-        channel = self._live()
-        call = channel.start(max_bytes)
-        channel.send(wire.READ, call, wire.pack(path_of(path), b"%d" % offset, b"%d" % max_bytes))
-        (size,) = numbers_of(wire.pack(await channel.answer(call, wire.ABORT)), 1)
-        data = call.joined(wire.CHUNK)
-        if len(data) != size:
-            raise SandboxGone(f"the sandbox announced {size} bytes and sent {len(data)}")
-        return data
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a whole file, making parent folders. It appears at once, or not at all.
-
-        A link, FIFO or device of that name is replaced, never followed.
-
-        Raises:
-            SandboxFileError: as the inside answered (ENOSPC, EROFS, ...).
-            SandboxGone: the sandbox ended.
-        """
-        channel = self._live()
-        call = channel.start(0)
-        try:
-            channel.send(wire.OPEN, call, wire.pack(path_of(path), b"%d" % (mode & 0o7777)))
-            await channel.stream(wire.DATA, call, data)
-            channel.send(wire.DONE, call)
-            (size,) = numbers_of(wire.pack(await channel.answer(call, wire.ABORT)), 1)
-        finally:
-            if not call.done.done():
-                channel.send(wire.ABORT, call)
-            channel.forget(call)
-        if size != len(data):
-            raise SandboxGone(f"{len(data)} bytes were sent for {path!r} and {size} written")
-
-    async def list(self, path: str) -> list[DirEntry]:
-        """Entries of a folder, sorted by name; at most 100,000.
-
-        Raises:
-            SandboxFileNotFound, SandboxFileError: as the inside answered.
-            SandboxGone: the sandbox ended.
-        """
-        channel = self._live()
-        call = channel.start(_LIST_BYTES)
-        channel.send(wire.LIST, call, path_of(path))
-        await channel.answer(call, wire.ABORT)
-        fields = [field for body in call.parts.get(wire.ENTRIES, ()) for field in wire.unpack(body)]
-        try:
-            entries = [
-                DirEntry(os.fsdecode(name), kind.decode("ascii"), int(size))
-                for kind, size, name in zip(fields[::3], fields[1::3], fields[2::3], strict=True)
-            ]
-        except ValueError as error:
-            raise SandboxGone("the sandbox sent a broken folder") from error
-        return sorted(entries, key=lambda entry: entry.name)
-
-    async def upload(self, source: Path, path: str, *, mode: int = 0o644) -> int:
-        """Copy a regular file of the host inside, streamed; it appears whole or not at all.
-
-        Raises:
-            SandboxFileError, SandboxGone: as ``write``; OSError: ``source`` cannot be read.
-        """
-        return await upload(self._live(), source, path, mode)
-
-    async def download(self, path: str, target: Path, *, max_bytes: int = GIB) -> int:
-        """Copy a regular file of the inside to ``target``, streamed; holes stay holes.
-
-        Raises:
-            FileTooLarge: it has more than ``max_bytes``.
-            SandboxFileError, SandboxGone: as ``read``; OSError: ``target`` cannot be written.
-        """
-        return await download(self._live(), path, target, max_bytes)
-
-    async def pack(self, path: str, target: Path, *, max_bytes: int = GIB) -> int:
-        """Write a folder of the inside to ``target`` as a tar archive; see ``transfers.pack``."""
-        channel, door = self._live(), self._door
-        assert door is not None
-        return await pack(channel, door, path, target, max_bytes)
-
-    async def unpack(self, source: Path, path: str) -> None:
-        """Fill a folder of the inside from an archive of ``pack``; see ``transfers.unpack``."""
-        channel, door = self._live(), self._door
-        assert door is not None
-        await unpack(channel, door, source, path)
 
     async def snapshot(self) -> Snapshot:
         """The work folder as it is now, for ``SandboxSpec.snapshot`` of this provider.

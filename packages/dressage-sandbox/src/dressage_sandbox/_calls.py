@@ -1,0 +1,29 @@
+"""What the calls of a sandbox stand on."""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from .channel import Channel
+from .protocol import SandboxSpec
+
+__all__ = ["Calls"]
+
+
+class Calls(ABC):
+    """A sandbox as its calls see it."""
+
+    spec: SandboxSpec
+    _env: Mapping[str, str]
+    _door: socket.socket | None
+    _why: str
+
+    @abstractmethod
+    def _live(self) -> Channel:
+        """The channel to the agent.
+
+        Raises:
+            SandboxGone: the sandbox has ended.
+        """

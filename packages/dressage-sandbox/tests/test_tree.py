@@ -1,0 +1,110 @@
+# ruff: noqa: PTH - names are bytes here, which pathlib does not take
+from __future__ import annotations
+
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from dressage_sandbox.inside.tree import read_archive, write_archive
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NAMES = st.binary(min_size=1, max_size=120).filter(
+    lambda n: b"/" not in n and b"\0" not in n and n.strip(b".")
+)
+LEAVES = st.tuples(st.sampled_from([0o644, 0o755, 0o600]), st.binary(max_size=2000)) | st.binary(
+    min_size=1, max_size=150
+).filter(lambda target: b"\0" not in target)
+TREES = st.recursive(LEAVES, lambda t: st.dictionaries(NAMES, t, max_size=4), max_leaves=12)
+
+
+def make(place: bytes, tree: object) -> None:
+    if isinstance(tree, dict):
+        os.mkdir(place)
+        for name, below in tree.items():
+            make(place + b"/" + name, below)
+    elif isinstance(tree, bytes):
+        os.symlink(tree, place)
+    else:
+        mode, data = tree  # type: ignore[misc]
+        with open(place, "wb") as file:
+            file.write(data)
+        os.chmod(place, mode)
+
+
+def look(place: bytes) -> object:
+    if os.path.islink(place):
+        return os.readlink(place)
+    if os.path.isdir(place):
+        return {name: look(place + b"/" + name) for name in sorted(os.listdir(place))}
+    with open(place, "rb") as file:
+        return os.stat(place).st_mode & 0o777, os.stat(place).st_mtime_ns // 10**9, file.read()
+
+
+def packed(folder: bytes, target: Path) -> None:
+    with target.open("wb") as file:
+        write_archive(file.fileno(), folder)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(NAMES, TREES, max_size=4))
+def test_a_folder_comes_back_as_it_was_and_other_tars_read_it_too(tree: dict[bytes, object]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        source, again, tar = (
+            os.fsencode(scratch) + b"/source",
+            os.fsencode(scratch) + b"/again",
+            Path(scratch, "tar"),
+        )
+        make(source, tree)
+        packed(source, tar)
+        os.mkdir(again)
+        with tar.open("rb") as file:
+            read_archive(file.fileno(), again)
+        assert look(again) == look(source)
+        with tarfile.open(tar, errors="surrogateescape") as read:
+            names = {os.fsencode(member.name) for member in read.getmembers()}
+        found = [os.path.join(place, n) for place, dirs, files in os.walk(source) for n in (*dirs, *files)]
+        assert names == {path[len(source) + 1 :] for path in found}
+
+
+def test_a_file_that_shrinks_or_vanishes_meanwhile_does_not_break_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, again, tar = tmp_path / "source", tmp_path / "again", tmp_path / "tar"
+    for folder in (source, again):
+        folder.mkdir()
+    for name in ("a", "b", "c"):
+        (source / name).write_bytes(name.encode() * 5000)
+    real = os.lstat
+
+    def lstat(path: bytes) -> os.stat_result:
+        found = real(path)
+        if path.endswith(b"/b"):
+            (source / "b").unlink()
+        return found
+
+    monkeypatch.setattr("dressage_sandbox.inside.tree.posix.lstat", lstat)
+    packed(os.fsencode(source), tar)
+    monkeypatch.undo()
+    with tar.open("rb") as file:
+        read_archive(file.fileno(), os.fsencode(again))
+    assert sorted(path.name for path in again.iterdir()) == ["a", "c"]
+
+
+@pytest.mark.parametrize("cut", [1, 511, 512, 700, 1023, 1536])
+def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
+    source, again, tar = tmp_path / "source", tmp_path / "again", tmp_path / "tar"
+    for folder in (source, again):
+        folder.mkdir()
+    (source / "file").write_bytes(b"x" * 1000)
+    packed(os.fsencode(source), tar)
+    os.truncate(tar, cut)
+    with tar.open("rb") as file, pytest.raises(OSError, match="cut off"):
+        read_archive(file.fileno(), os.fsencode(again))
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        packed(os.fsencode(tmp_path / "missing"), tmp_path / "tar")
