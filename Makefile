@@ -44,6 +44,12 @@ bench: setup ## every benchmark, or one: ONLY=proxy; writes benchmarks/out/
 replay: setup ## agents' request sequences through the real proxy; TRAFFIC=folder for recorded ones
 	@$(BIN)/python -m dressage_proxy.replay $(if $(TRAFFIC),"$(TRAFFIC)") $(ARGS)
 
+families: setup ## the table of model families: each one certified, or refused with its reason; ARGS="qwen3 --conversations 10000"
+	@$(BIN)/python scripts/families.py $(ARGS)
+
+escapes: setup ## the known ways out of a sandbox, each tried from inside a real one; 1 if one succeeds
+	@$(BIN)/python -m dressage_sandbox.escapes $(ARGS)
+
 lock: setup ## rewrite requirements.lock from the members' pyproject.toml files
 	@$(BIN)/python scripts/lock.py $(ARGS)
 

@@ -20,7 +20,7 @@ from dressage_tito.probing import infer_profile
 from dressage_tito.profile import Profile
 from dressage_tito.refusals import refuse_appended, refuse_messages
 from dressage_tito.rendering import Rendered, Renderer
-from dressage_tito.template import RESERVED, ChatTemplate, Clock, RenderError
+from dressage_tito.template import ChatTemplate, Clock, RenderError, checked_kwargs
 from dressage_tito.turns import TurnEnds
 from dressage_tito.unbreakable import UnbreakableTokenError
 
@@ -83,12 +83,19 @@ class ChatCodec:
         """
         from dressage_tito.tokens import Tokens  # loads numpy and tokenizers: not at import
 
-        kwargs = _checked_kwargs(template_kwargs)
+        kwargs = checked_kwargs(template_kwargs)
         folder = read_folder(path)
         template = ChatTemplate(folder.templates, folder.special, clock, str(folder.path))
         tokens = Tokens(folder, threads=threads)
         found = complete_profile(infer_profile(folder, template, tokens, kwargs), folder, tokens, profile)
         return cls(folder, template, tokens, found, kwargs)
+
+    def with_template_kwargs(self, template_kwargs: Mapping[str, Any]) -> ChatCodec:
+        """The same tokenizer and template under other arguments, the profile inferred anew."""
+        kwargs = checked_kwargs(template_kwargs)
+        inferred = infer_profile(self._folder, self._template, self._tokens, kwargs)
+        profile = complete_profile(inferred, self._folder, self._tokens, None)
+        return ChatCodec(self._folder, self._template, self._tokens, profile, kwargs)
 
     def with_profile(self, profile: Profile) -> ChatCodec:
         """The same codec under another profile (``dataclasses.replace(codec.profile, …)``)."""
@@ -206,7 +213,7 @@ class ChatCodec:
         They equal the ids of the template's full render where no content spells a control literal; where
         one does, it is encoded as plain text. Raises ValueError where ``template_kwargs`` are not allowed.
         """
-        kwargs = {**self._kwargs, **_checked_kwargs(template_kwargs)}
+        kwargs = {**self._kwargs, **checked_kwargs(template_kwargs)}
         refusal = refuse_messages(self.profile, messages, tools)
         if refusal is not None:
             return refusal
@@ -232,7 +239,7 @@ class ChatCodec:
         would write earlier tokens in another way, so that a new segment begins; the reasoning since the last
         user message is then looked for, once.
         """
-        kwargs = {**self._kwargs, **_checked_kwargs(template_kwargs)}
+        kwargs = {**self._kwargs, **checked_kwargs(template_kwargs)}
         refusal = refuse_messages(self.profile, appended, tools) or refuse_appended(
             self.profile, appended, tools
         )
@@ -307,12 +314,3 @@ class ChatCodec:
 
 def _as_system(message: Message) -> Message:
     return Message("system", message.content, name=message.name)
-
-
-def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    taken = RESERVED & set(kwargs or ())
-    if taken:
-        raise ValueError(
-            f"template_kwargs may not set {sorted(taken)}: the codec gives these to the template"
-        )
-    return dict(kwargs or {})

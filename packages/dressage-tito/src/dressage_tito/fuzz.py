@@ -103,19 +103,20 @@ class Fuzzer:
         self._call_id = call_id
         self._extra = list(extra)
 
-    def conversation(self, *, spelled: bool) -> Conversation:
-        """One conversation; with ``spelled`` its content spells control literals."""
+    def conversation(self, *, spelled: bool, rounds: int = 0) -> Conversation:
+        """One conversation (of 1 to 4 rounds unless a number is given); with ``spelled`` its content spells
+        control literals."""
         draw = self._random
         with_tools = self._tools and draw.random() < 0.6
-        rounds: list[Round] = []
+        made: list[Round] = []
         appended: tuple[Message, ...] = (self._message("user", spelled),)
         if self._system and draw.random() < 0.5:
             appended = (self._message("system", spelled), *appended)
-        for _ in range(draw.randint(1, 4)):
+        for _ in range(rounds or draw.randint(1, 4)):
             reply = self._reply(with_tools)
-            rounds.append(Round(appended, reply))
+            made.append(Round(appended, reply))
             appended = self._next(reply, spelled)
-        return Conversation(tuple(rounds), appended, TOOLS if with_tools else ())
+        return Conversation(tuple(made), appended, TOOLS if with_tools else ())
 
     def text(self, spelled: bool = False) -> str:
         """A few odd pieces in a row."""

@@ -71,3 +71,13 @@ class ChatTemplate:
             )
         except self._failures as error:
             raise RenderError(f"{type(error).__name__}: {error}") from error
+
+
+def checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The caller's template arguments. Raises ValueError where one is the codec's to give."""
+    taken = RESERVED & set(kwargs or ())
+    if taken:
+        raise ValueError(
+            f"template_kwargs may not set {sorted(taken)}: the codec gives these to the template"
+        )
+    return dict(kwargs or {})
