@@ -2,9 +2,9 @@
 
     python scripts/compare_renderers.py [NAME …] [--conversations N]
 
-For made-up conversations: the ids of the whole conversation (``start``) and those appended after a sampled turn
-(``extend``, theirs is ``bridge_to_next_turn``). Where the two differ, the row says how often each of them is what
-the chat template itself renders. The peer runs in an environment of its own under ``.cache``.
+For made-up conversations: the ids of the whole conversation (``start``) and those appended after a sampled
+turn (``extend``, theirs is ``bridge_to_next_turn``). Where the two differ, the row says how often each of them
+is what the chat template itself renders. The peer runs in an environment of its own under ``.cache``.
 """
 
 from __future__ import annotations
