@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from dressage_sandbox.cli import main, size
+from dressage_sandbox.owners import Owner, Record, Records, start_time
 
 
 def cli(runtime_dir: Path, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -74,6 +76,33 @@ def test_pool_status_and_reap_on_nothing(runtime_dir: Path, capsys: pytest.Captu
     assert main(["--runtime-dir", str(runtime_dir), "pool", "status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
     assert main(["--runtime-dir", str(runtime_dir), "pool", "reap"]) == 0
+
+
+def test_reap_goes_on_when_asked_and_removes_what_dies_meanwhile(runtime_dir: Path) -> None:
+    records = Records(runtime_dir)
+    records.prepare()
+    owner = subprocess.Popen(["sleep", "60"])
+    records.put(
+        Record("sb-1", Owner(owner.pid, start_time(owner.pid) or 0, Owner.this_process().boot), "", 1, 1, ())
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "dressage_sandbox.cli",
+        "--runtime-dir",
+        str(runtime_dir),
+        "pool",
+        "reap",
+    ]
+    reaper = subprocess.Popen([*command, "--every", "0.05"], stdout=subprocess.PIPE)
+    assert reaper.stdout is not None
+    assert len(records.all()) == 1
+    owner.kill()
+    owner.wait()
+    assert reaper.stdout.readline() == b"removed sb-1\n"
+    reaper.send_signal(signal.SIGINT)
+    assert reaper.wait(timeout=5) == 130
+    reaper.stdout.close()
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,38 @@ def test_a_sandbox_that_cannot_see_its_owners_end_is_reaped(
     assert leftovers() == []
 
 
+async def test_the_reaper_ends_what_a_hanging_owner_left_beyond_its_time_and_nothing_before(
+    provider: BubblewrapProvider, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await provider.create(SandboxSpec(ttl_s=0.4))
+    other = await provider.create(SandboxSpec(ttl_s=60))
+    running = asyncio.ensure_future(box.run(["sleep", "60"]))
+    await other.run(["true"])
+    monkeypatch.setattr("dressage_sandbox.owners.OVERDUE_S", 0.1)
+    assert Records(runtime_dir).reap() == []  # in time
+    assert start_time(box.pid) is not None
+    time.sleep(0.6)  # noqa: ASYNC251 - the owner hangs: its own loop does not run
+    assert Records(runtime_dir).reap() == []  # the record is the owner's to remove
+    give_up = time.monotonic() + 2
+    while start_time(box.pid) is not None and time.monotonic() < give_up:
+        time.sleep(0.01)  # noqa: ASYNC251
+    assert start_time(box.pid) is None
+    with pytest.raises(SandboxGone):
+        await running
+    assert (await other.run(["echo", "ok"])).stdout == b"ok\n"
+
+
+async def test_a_heartbeat_moves_the_reapers_time_on_too(
+    provider: BubblewrapProvider, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dressage_sandbox.owners.OVERDUE_S", 0.0)
+    box = await provider.create(SandboxSpec(ttl_s=0.3))
+    await box.renew(60)
+    await asyncio.sleep(0.4)
+    Records(runtime_dir).reap()
+    assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
+
+
 def test_an_owner_is_told_from_a_later_process_with_its_pid() -> None:
     me = Owner.this_process()
     assert me.alive()

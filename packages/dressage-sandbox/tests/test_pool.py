@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from dataclasses import replace
 
@@ -41,6 +43,35 @@ async def test_a_warm_sandbox_that_died_is_not_handed_out(provider: BubblewrapPr
     await provider._sandboxes[provider.live()[0]].terminate()
     boxes = [await pool.create(SandboxSpec()) for _ in range(2)]
     assert [(await box.run(["echo", "ok"])).stdout for box in boxes] == [b"ok\n"] * 2
+    await pool.close()
+
+
+async def test_one_that_dies_while_it_waits_is_replaced_without_being_asked_for(
+    provider: BubblewrapProvider,
+) -> None:
+    pool = PooledProvider(provider, SandboxSpec(), 2)
+    await pool.fill()
+    before = set(provider.live())
+    os.kill(provider._sandboxes[provider.live()[0]].pid, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        while pool.ready != 2 or set(provider.live()) == before:
+            await asyncio.sleep(0.01)
+    boxes = [await pool.create(SandboxSpec()) for _ in range(2)]
+    assert [(await box.run(["echo", "ok"])).stdout for box in boxes] == [b"ok\n"] * 2
+    assert pool.misses == 0
+    await pool.close()
+
+
+async def test_forks_of_one_snapshot_are_kept_ready(provider: BubblewrapProvider) -> None:
+    box = await provider.create(SandboxSpec())
+    await box.write("a/file", b"as it was")
+    spec = SandboxSpec(snapshot=(await box.snapshot()).id)
+    pool = PooledProvider(provider, spec, 2)
+    await pool.fill()
+    forks = [await pool.create(spec) for _ in range(2)]
+    await forks[0].write("a/file", b"changed")
+    assert await forks[1].read("a/file") == b"as it was"
+    assert pool.misses == 0
     await pool.close()
 
 

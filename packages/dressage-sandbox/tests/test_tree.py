@@ -1,4 +1,5 @@
-# ruff: noqa: PTH - names are bytes here, which pathlib does not take
+# Names are bytes here, which pathlib does not take.
+# ruff: noqa: PTH101, PTH102, PTH112, PTH114, PTH115, PTH116, PTH118, PTH123, PTH208, PTH211
 from __future__ import annotations
 
 import os

@@ -21,7 +21,17 @@ from .handshake import START_S, ready, servers_of
 from .inside import wire
 from .interpreter import Interpreter, find_interpreter
 from .launch import Launcher
-from .owners import Owner, Record, Records, default_folder, group_name, snapshot_name, start_time, sweep
+from .owners import (
+    Owner,
+    Record,
+    Records,
+    boot_time,
+    default_folder,
+    group_name,
+    snapshot_name,
+    start_time,
+    sweep,
+)
 from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
 from .protocol import Feature, SandboxSpec, Snapshot
 from .roots import Rooted, Roots
@@ -153,7 +163,7 @@ class BubblewrapProvider:
             except BaseException:
                 await self._clean_up(sandbox)
                 raise
-        sandbox.set_expiry(spec.ttl_s)
+        sandbox.arm(spec.ttl_s)
         return sandbox
 
     def assign(self, sandbox: BubblewrapSandbox, owner: str, ttl_s: float) -> None:
@@ -252,7 +262,8 @@ class BubblewrapProvider:
         except ProcessLookupError:
             raise SandboxStartFailed(await process.last_words()) from None
         started = start_time(pid) or 0
-        sandbox.record = replace(sandbox.record, pid=pid, started=started)
+        expires = boot_time() + spec.ttl_s
+        sandbox.record = replace(sandbox.record, pid=pid, started=started, expires=expires)
         self._records.put(sandbox.record)
         servers = servers_of(spec)
         door, *listeners = await ready(process, self._configuration(machine, spec), len(servers))

@@ -143,10 +143,14 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
         )
 
     def set_expiry(self, ttl_s: float) -> None:
-        """Terminate it ``ttl_s`` seconds from now."""
-        self._expires = asyncio.get_running_loop().time() + ttl_s
+        """Terminate it ``ttl_s`` seconds from now, and let its record say so."""
+        self.arm(ttl_s)
         self.record = replace(self.record, expires=boot_time() + ttl_s)
         self._home.note(self)
+
+    def arm(self, ttl_s: float) -> None:
+        """Terminate it ``ttl_s`` seconds from now (inf: never)."""
+        self._expires = asyncio.get_running_loop().time() + ttl_s
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
