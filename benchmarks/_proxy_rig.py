@@ -42,9 +42,10 @@ class Served:
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def cpu_s(self) -> float:
-        """User and system seconds so far."""
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+        """User and system seconds so far, of the process and of those that it started."""
+        process = psutil.Process(self.process.pid)
+        family = [process, *process.children(recursive=True)]
+        return sum(times.user + times.system for times in (member.cpu_times() for member in family))
 
 
 @contextmanager
@@ -70,10 +71,10 @@ def started(command: Sequence[str], environment: Mapping[str, str] | None = None
 
 
 @contextmanager
-def engine(tokens: int, delay_s: float = 0.0) -> Iterator[str]:
+def engine(tokens: int, delay_s: float = 0.0, *options: str) -> Iterator[str]:
     """The scripted engine; yields its URL."""
     command = [sys.executable, "-m", "dressage_proxy.engine.scripted"]
-    with started([*command, "--tokens", str(tokens), "--delay", str(delay_s)]) as served:
+    with started([*command, "--tokens", str(tokens), "--delay", str(delay_s), *options]) as served:
         yield served.ready["url"]
 
 
@@ -91,14 +92,14 @@ class Proxied:
 
 
 @contextmanager
-def proxy(engine_url: str, tokenizer: Path) -> Iterator[Proxied]:
+def proxy(engine_url: str, tokenizer: Path, *options: str) -> Iterator[Proxied]:
     """``dressage-proxy serve`` over a store that is thrown away."""
     key = secrets.token_urlsafe(24)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "dressage_proxy.cli", "serve"]
         command += ["--tokenizer", str(tokenizer), "--engine", engine_url, "--store", f"{folder}/store"]
         command += ["--port", "0", "--control-port", "0", "--log-level", "warning"]
-        command += ["--context-window", str(CONTEXT)]
+        command += ["--context-window", str(CONTEXT), *options]
         with started(command, {"DRESSAGE_CONTROL_KEY": key}) as served:
             yield Proxied(served, key, Path(folder) / "store")
 

@@ -7,6 +7,7 @@ through the same HTTP client.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +35,10 @@ MARKS = (10, 50, 100, 200)
 WINDOW = 4
 SESSIONS = 3
 TURNS = 10
+PROMPTS = {"5.4k": 5_400, "27k": 27_000, "55k": 55_000, "111k": 111_000}
+R3_TOKENS = 13_600
+R3_SHAPE = "40,8,128"
+SHARD_AGENTS = 64
 SLOW_DELAY_S = 0.02
 SLOW_TOKENS = 200
 MIB = 2**20
@@ -216,7 +221,12 @@ async def measure(folder: Path) -> dict[str, object]:
                     await (await chats(control, http, texts, 1))[0].turn()
                     results |= await per_turn(control, http, texts, url)
                     results |= await throughput(running, control, http, texts, url)
+            with proxy(url, folder) as running:
+                async with running.client() as control:
+                    results |= await long_prompts(control, http, texts, url)
             results |= await sizes(http, url)
+        results |= await routed_experts(folder, texts, http)
+        results |= await sharded(folder, texts)
         with engine(SLOW_TOKENS, SLOW_DELAY_S) as url, proxy(url, folder) as running:
             async with running.client() as control:
                 results |= await branches(control, http, texts)
@@ -225,16 +235,72 @@ async def measure(folder: Path) -> dict[str, object]:
     return results
 
 
+async def long_prompts(control: ProxyClient, http: Http, texts: Texts, url: str) -> dict[str, object]:
+    """A turn at each length of prompt, total and bare: the median over a few turns from there on."""
+    total: dict[str, float] = {}
+    bare: dict[str, float] = {}
+    (chat,) = await chats(control, http, texts, 1)
+    plain = Bare(http, url, texts)
+    for name, tokens in PROMPTS.items():
+        while chat.tokens < tokens:
+            await chat.turn()
+            await plain.turn()
+        pairs = [(await chat.turn(), await plain.turn()) for _ in range(2 * WINDOW + 1)]
+        total[name] = statistics.median(pair[0] for pair in pairs)
+        bare[name] = statistics.median(pair[1] for pair in pairs)
+    return {
+        "prompt_turn_ms": {name: round(1e3 * value, 2) for name, value in total.items()},
+        "prompt_turn_ratio": {name: round(total[name] / bare[name], 2) for name in total},
+    }
+
+
+async def turns_cpu(folder: Path, texts: Texts, http: Http, url: str, *options: str) -> float:
+    """CPU milliseconds of the proxy for a turn at R3_TOKENS of prompt."""
+    with proxy(url, folder, *options) as running:
+        async with running.client() as control:
+            made = [await grown(chat, R3_TOKENS) for chat in await chats(control, http, texts, SESSIONS)]
+            before = running.served.cpu_s()
+            for chat in made:
+                for _ in range(TURNS):
+                    await chat.turn()
+            return 1e3 * (running.served.cpu_s() - before) / (len(made) * TURNS)
+
+
+async def routed_experts(folder: Path, texts: Texts, http: Http) -> dict[str, object]:
+    """What routed experts of 40 layers and 8 experts cost a turn, beside the same turn without them."""
+    with engine(REPLY_TOKENS, 0.0, "--routed-experts", R3_SHAPE) as url:
+        plain = await turns_cpu(folder, texts, http, url)
+        experts = await turns_cpu(folder, texts, http, url, "--routed-experts", R3_SHAPE)
+    return {
+        "r3_cpu_ms_per_turn_13k": round(experts - plain, 2),
+        "turn_cpu_ms_13k": {"without_experts": round(plain, 2), "with_experts": round(experts, 2)},
+    }
+
+
+async def sharded(folder: Path, texts: Texts) -> dict[str, object]:
+    """Turns a second of one process and of two shards, over an engine and a client on the same machine. Each
+    agent has connections of its own, as agents do."""
+    rates: dict[int, float] = {}
+    per_core: dict[int, float] = {}
+    for shards in (1, 2):
+        with engine(REPLY_TOKENS) as url, proxy(url, folder, "--shards", str(shards)) as running:
+            async with running.client() as control, contextlib.AsyncExitStack() as stack:
+                agents = [await stack.enter_async_context(Http()) for _ in range(SHARD_AGENTS)]
+                made = [(await chats(control, agent, texts, 1))[0] for agent in agents]
+                await rate(made[:4], 4)
+                before = running.served.cpu_s()
+                rates[shards] = await rate(made, SHARD_AGENTS // 2)
+                per_core[shards] = len(made) * TURNS / (running.served.cpu_s() - before)
+    return {
+        "shards_speedup_2": round(rates[2] / rates[1], 2),
+        "shards_requests_per_s": {str(shards): round(value) for shards, value in rates.items()},
+        "shards_requests_per_core_s": {str(shards): round(value) for shards, value in per_core.items()},
+    }
+
+
 def main() -> None:
     with tokenizer_folder() as folder:
-        results = asyncio.run(measure(folder))
-        results |= {
-            "r3_cpu_ms_per_turn_13k": None,
-            "r3_cpu_ms_per_turn_13k_reason": "the proxy does not read routed experts yet",
-            "shards_speedup_2": None,
-            "shards_speedup_2_reason": "dressage-proxy serve has no --shards yet",
-            "tokenizer": folder.name,
-        }
+        results = {**asyncio.run(measure(folder)), "tokenizer": folder.name}
     report("proxy", results)
 
 

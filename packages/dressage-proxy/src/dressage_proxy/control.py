@@ -9,6 +9,7 @@ from typing import Any
 
 from dressage_segments import FailureClass, SessionInfo, segment_to_bytes, write_frames
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from dressage_proxy.config import Limits, ProxyConfig, Sampling
@@ -24,6 +25,35 @@ _MAX_ID = 512
 
 class _Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ErrorDetail(BaseModel):
+    """What was wrong, where, and what to do instead."""
+
+    code: str
+    message: str
+    field: str | None = None
+    fix: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """The body of every refusal."""
+
+    error: ErrorDetail
+
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": text}
+    for status, text in {
+        400: "The body is no JSON.",
+        401: "The control key is missing or wrong.",
+        404: "No such session.",
+        409: "The state does not allow it.",
+        410: "The session is finished.",
+        422: "A field is missing, unknown or out of range.",
+        503: "The proxy is full, being stopped, or its store failed; comes with Retry-After.",
+    }.items()
+}
 
 
 class OpenBody(_Body):
@@ -82,7 +112,7 @@ def control_router(
                 "the control key is missing or wrong", fix="send Authorization: Bearer <control key>"
             )
 
-    router = APIRouter(dependencies=[Depends(authorized)])
+    router = APIRouter(dependencies=[Depends(authorized)], responses=_REFUSALS)
     _session_routes(router, sessions, pipeline, base_url)
     _segment_routes(router, sessions)
 
@@ -103,7 +133,7 @@ def control_router(
     async def rollout() -> dict[str, Any]:
         return _rollout(controller)
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def exposition() -> Response:
         metrics.in_flight.set(controller.in_flight)
         return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -119,7 +149,7 @@ def health_router(store_writable: Callable[[], bool], engines: EnginePool, pipel
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @router.get("/ready")
+    @router.get("/ready", responses={503: {"description": "Not ready: the same body says why."}})
     async def ready(response: Response) -> dict[str, Any]:
         states = dict(await engines.healthy())
         writable = store_writable()
@@ -177,7 +207,11 @@ def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, b
 
 
 def _segment_routes(router: APIRouter, sessions: Sessions) -> None:
-    @router.get("/sessions/{session_id}/segments")
+    @router.get(
+        "/sessions/{session_id}/segments",
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
     async def segments(session_id: str) -> Response:
         trajectory = sessions.trajectory(session_id)
         return Response(

@@ -185,6 +185,7 @@ class Supervisor:
         finally:
             up.cancel()
             stopped.cancel()
+            await asyncio.wait({up, stopped})
 
     async def _serve(
         self,

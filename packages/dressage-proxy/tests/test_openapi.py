@@ -1,0 +1,93 @@
+"""The control plane against its own OpenAPI description: generated requests, right and wrong ones.
+
+DRESSAGE_SCHEMA_EXAMPLES=2000 makes so many for each operation.
+"""
+
+import os
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+KEY = "control-key-of-these-tests"
+AUTH = {"Authorization": f"Bearer {KEY}"}
+EXAMPLES = int(os.environ.get("DRESSAGE_SCHEMA_EXAMPLES", "5"))
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+FULL_SETTINGS = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def served(spawn, toy_folder, tmp_path):
+    engine = spawn("dressage_proxy.engine.scripted").ready["url"]
+    arguments = ["--tokenizer", toy_folder, "--engine", engine, "--store", tmp_path / "store", "--port", "0"]
+    return spawn("dressage_proxy.cli", "serve", *arguments, "--log-level", "error", DRESSAGE_CONTROL_KEY=KEY)
+
+
+def run(operation, mode, known):
+    """Generated calls of one operation; half of those with a session id name one that exists."""
+    sent = 0
+
+    @FULL_SETTINGS
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def calls(case):
+        nonlocal sent
+        sent += 1
+        if "session_id" in (case.path_parameters or {}) and sent % 2:
+            case.path_parameters["session_id"] = known[sent % len(known)]
+        case.call_and_validate(headers=AUTH, checks=CHECKS, timeout=10)
+
+    calls()
+    return sent
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_operation_answers_as_it_is_described(spawn, toy_folder, tmp_path):
+    proxy = served(spawn, toy_folder, tmp_path)
+    url = proxy.ready["control_url"]
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    with httpx.Client(base_url=url, headers=AUTH, timeout=10, trust_env=False) as http:
+        sessions = [http.post("/sessions", json={"instance_id": "i"}).json()["session_id"] for _ in range(5)]
+        http.post(f"/sessions/{sessions[0]}/finalize")
+        total = 0
+        for result in schema.get_all_operations():
+            operation = result.ok()
+            total += run(operation, GenerationMode.POSITIVE, sessions)
+            if operation.body:  # any text is a session id: without a body there is nothing wrong to send
+                total += run(operation, GenerationMode.NEGATIVE, sessions)
+        assert total >= EXAMPLES * 8
+        http.post("/rollout/resume", json={"version": 0})
+        rollout = http.get("/rollout").json()
+        assert (rollout["state"], rollout["in_flight"], rollout["waiting"]) == ("running", 0, 0)
+        assert http.get("/ready").status_code == 200
+    print(f"{total} requests")
+    assert proxy.stop() == 0
+
+
+async def test_the_description_names_every_route_and_its_refusals(rig):
+    paths = (await rig.http.get("/openapi.json")).json()["paths"]
+    assert {
+        "/sessions", "/sessions/{session_id}", "/sessions/{session_id}/finalize", "/rollout", "/metrics",
+        "/sessions/{session_id}/segments", "/sessions/{session_id}/ack", "/rollout/pause", "/rollout/resume",
+        "/health", "/ready",
+    } == set(paths)  # fmt: skip
+    assert {"200", "401", "404", "410", "422", "503"} <= set(
+        paths["/sessions/{session_id}"]["get"]["responses"]
+    )
