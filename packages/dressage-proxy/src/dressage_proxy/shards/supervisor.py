@@ -185,7 +185,7 @@ class Supervisor:
         finally:
             up.cancel()
             stopped.cancel()
-            await asyncio.wait({up, stopped})
+            await asyncio.gather(up, stopped, return_exceptions=True)
 
     async def _serve(
         self,
