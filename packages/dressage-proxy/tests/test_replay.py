@@ -74,6 +74,22 @@ def test_traffic_is_read_from_plain_and_packed_files_and_resumed_runs_are_one(tm
     ]  # fmt: skip
 
 
+async def test_probes_and_telemetry_are_part_of_a_run_and_a_base_url_is_none_of_its_path(
+    tmp_path, toy_folder
+):
+    rows = [asdict(row) for row in synthetic_rows() if row.run == "claude_is_cut"]
+    side = [("HEAD", "/api/hello"), ("GET", "/v1/models"), ("POST", "/api/event_logging/batch")]
+    rows[1:1] = [{**rows[0], "method": method, "path": path, "body": {}} for method, path in side]
+    rows.append({**rows[0], "path": "/v1/messages/count_tokens", "query": "beta=true"})
+    for row in rows:
+        row["path"] = "/s/recorded" + row["path"] if row["path"].startswith("/v1/") else row["path"]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "a.jsonl").write_text(lines)
+    (finding,) = await command.replay(runs_from_rows(read_traffic(tmp_path)), tmp_path, toy_folder)
+    assert finding.problems == ()
+    assert (finding.requests, finding.main) == (len(rows), 1)
+
+
 @pytest.mark.parametrize("content", [None, "{", '{"run": "r"}', "[]"])
 def test_traffic_that_does_not_read_is_named(tmp_path, content, capsys):
     if content is not None:

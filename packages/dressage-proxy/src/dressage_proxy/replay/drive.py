@@ -154,7 +154,8 @@ async def replay_run(rig: Rig, run: Run) -> Replayed:
             steps.append(await driver.call(next(calls)))
             continue
         reply = await rig.http.request(row.method, f"/s/{session}{row.path}", json=row.body or None)
-        if reply.status_code != 200:
+        known = row.path.startswith("/v1/") or row.method != "POST"
+        if reply.status_code != 200 and (known or reply.status_code != 404):  # others are told plainly
             driver.errors.append(f"{row.method} {row.path}: {reply.status_code} {reply.text[:300]}")
     await rig.control.finalize(session, outcome={"reward": 1.0})
     records = list(rig.store.records(session))

@@ -101,12 +101,14 @@ def _rows(file: Path) -> Iterator[Row]:
 
 
 def row_from_json(value: Mapping[str, Any], where: str) -> Row:
-    """A row from its JSON object; ``where`` names the agent where it does not."""
+    """A row from its JSON object; ``where`` names the agent where it does not. What a base URL had before
+    ``/v1/`` is left out."""
+    path = str(value["path"])
     return Row(
         agent=str(value.get("agent") or where.split(".")[0]),
         run=str(value["run"]),
-        method=str(value["method"]),
-        path=str(value["path"]),
+        method=str(value.get("method") or "POST").upper(),
+        path=path[max(path.find("/v1/"), 0) :].rstrip("/") or "/",
         query=str(value.get("query") or ""),
         headers={str(name).lower(): str(text) for name, text in (value.get("headers") or {}).items()},
         body=value.get("body") or {},
