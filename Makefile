@@ -17,7 +17,7 @@ SETUP_SECONDS = $(VENV)/.setup-seconds
 # Compiled modules are kept: a process that compiles torch anew starts 7 s later, and a run starts several.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-package lint bench replay lock clean
+.PHONY: help setup demo test test-package lint bench replay families escapes lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import re
 import sys
 import time
@@ -181,11 +182,17 @@ def _reap(records: Records, every_s: float | None) -> None:
 def _status(records: Records, *, as_json: bool) -> None:
     found = records.all() if records.folder.is_dir() else []
     if as_json:
-        print(json.dumps([{**asdict(record), "owner_alive": record.owner.alive()} for record in found]))
+        print(json.dumps([_row(record) for record in found]))
         return
     for record in found:
         print(_line(record))
     print(f"{len(found)} sandboxes, {sum(not r.owner.alive() for r in found)} of dead owners")
+
+
+def _row(record: Record) -> dict[str, object]:
+    """A record for a program; what has no end is null, since JSON knows no infinity."""
+    fields = {k: None if v == math.inf else v for k, v in asdict(record).items()}
+    return {**fields, "owner_alive": record.owner.alive()}
 
 
 def _line(record: Record) -> str:

@@ -140,7 +140,7 @@ async def _drain(reader: int, fd: int, max_bytes: int, path: str) -> int:
         if ended.done():
             return
         try:
-            moved = os.splice(reader, fd, min(_PIPE, max_bytes + 1 - copied))
+            moved = _move(reader, fd, min(_PIPE, max_bytes + 1 - copied))
         except BlockingIOError:
             return
         except OSError as error:
@@ -157,6 +157,20 @@ async def _drain(reader: int, fd: int, max_bytes: int, path: str) -> int:
         return await ended
     finally:
         loop.remove_reader(reader)
+
+
+def _move(reader: int, fd: int, most: int) -> int:
+    """Bytes from a pipe to a file, within the kernel where the file system can."""
+    try:
+        return os.splice(reader, fd, most)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    data = os.read(reader, most)
+    written = 0
+    while written < len(data):
+        written += os.write(fd, data[written:])
+    return written
 
 
 async def unpack(channel: Channel, door: socket.socket, source: Path, path: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from ..protocol import Feature, SandboxProvider, SandboxSpec
 from . import commands, features, files
+from . import local as local_
 from ._base import Check, NotConforming
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "DEFAULT_SPEC",
     "FEATURE_CHECKS",
     "FILE_CHECKS",
+    "LOCAL_CHECKS",
     "Check",
     "NotConforming",
     "checks_for",
@@ -61,11 +63,17 @@ FEATURE_CHECKS: Mapping[Feature, Check] = {
     Feature.SNAPSHOTS: features.snapshots_are_forked,
 }
 """What a provider that names the feature must do."""
+LOCAL_CHECKS: Mapping[Feature, Check] = {
+    Feature.RELAY: local_.the_relay_is_reached_and_nothing_beside_it,
+    Feature.EGRESS: local_.what_is_listed_is_reached_and_nothing_else,
+    Feature.MOUNTS: local_.mounts_are_read_only,
+}
+"""The same for features that can be shown only where sandboxes run on the caller's own machine."""
 CHECKS = FILE_CHECKS + COMMAND_CHECKS
 """What every provider that runs programs must do."""
 
 
-def checks_for(provider: SandboxProvider) -> tuple[Check, ...]:
-    """``CHECKS``, and those of the provider's features."""
-    offered = [check for feature, check in FEATURE_CHECKS.items() if feature in provider.features]
-    return CHECKS + tuple(offered)
+def checks_for(provider: SandboxProvider, *, local: bool = False) -> tuple[Check, ...]:
+    """``CHECKS``, and those of the provider's features; with ``local`` also ``LOCAL_CHECKS``."""
+    known = {**FEATURE_CHECKS, **(LOCAL_CHECKS if local else {})}
+    return CHECKS + tuple(check for feature, check in known.items() if feature in provider.features)

@@ -36,8 +36,9 @@ for place, folders, names in os.walk('/'):
                 if T['secret'].encode() in open(path, 'rb').read(): escaped(path)
         except OSError: pass
 for pid in range(1, 100):
+    if pid == os.getpid() or os.path.exists(f'/proc/{pid}/root' + '/run/dressage'): continue  # this sandbox
     try:
-        if os.path.exists(f'/proc/{pid}/root/workspace/secret'): escaped(f"/proc/{pid}/root of the neighbour")
+        if 'secret' in os.listdir(f'/proc/{pid}/root' + '/workspace'): escaped(f'the root of process {pid}')
     except OSError: pass
 """
 
