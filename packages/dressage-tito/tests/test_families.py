@@ -130,8 +130,8 @@ def test_gpt_oss_goes_on_after_the_stop_that_its_history_writes_in_another_way(
     real_codec: Callable[[str], ChatCodec], granted: Granted
 ) -> None:
     codec = real_codec("gpt-oss")
-    prefix = granted(codec.start([Message("user", "q")])).ids.tolist()
-    prefix += codec.encode_sample("<|channel|>final<|message|>a<|return|>")
+    prompt = granted(codec.start([Message("user", "q")])).ids.tolist()
+    prefix = [*prompt, *codec.encode_sample("<|channel|>final<|message|>a<|return|>")]
     delta = granted(codec.extend(prefix, [Message("user", "q2")]))
     assert codec.decode(delta.ids) == "<|start|>user<|message|>q2<|end|><|start|>assistant"
     cut = granted(codec.extend(prefix[:-1], [Message("user", "q2")]))
@@ -141,11 +141,15 @@ def test_gpt_oss_goes_on_after_the_stop_that_its_history_writes_in_another_way(
     assert refused.reason == "stop_rewritten"
     call = codec.encode_sample("<|channel|>commentary to=functions.shell<|message|>{}<|call|>")
     result = Message("tool", "r", tool_call_id="c", name="shell")
-    after_call = granted(codec.extend([*prefix[: -len(call)], *call], [result], TOOLS))
+    after_call = granted(codec.extend([*prompt, *call], [result], TOOLS))
     assert codec.decode(after_call.ids).startswith("<|start|>functions.shell to=assistant")
-    unnamed = codec.extend([*prefix, *call], [dataclasses.replace(result, name="")], TOOLS)
-    assert isinstance(unnamed, Refusal)
-    assert unnamed.reason == "name_missing"
+    unnamed = dataclasses.replace(result, name="")
+    read = granted(codec.extend([*prompt, *call], [unnamed], TOOLS))
+    assert read.ids.tolist() == after_call.ids.tolist()
+    for results in ([unnamed, unnamed], [Message("user", "x"), unnamed]):
+        refused = codec.extend([*prompt, *call], results, TOOLS)
+        assert isinstance(refused, Refusal)
+        assert refused.reason == "name_missing"
 
 
 def test_parallel_results_are_merged_as_the_template_merges_them(

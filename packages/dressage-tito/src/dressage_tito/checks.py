@@ -66,6 +66,8 @@ class Subject:
             system=isinstance(codec.start([Message("system", "s"), Message("user", "u")]), Encoded),
             call_id=codec.native_call_id,
             extra=_appendable(codec),
+            parallel=profile.parallel_calls,
+            content_beside_calls=profile.content_beside_calls,
         )
 
     def spells_control(self, conversation: Conversation) -> bool:

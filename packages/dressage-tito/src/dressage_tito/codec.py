@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dressage_tito.callnames import with_call_names
 from dressage_tito.families import complete_profile
 from dressage_tito.folder import TokenizerFolder, read_folder
 from dressage_tito.grammars import grammar_named
@@ -240,6 +241,7 @@ class ChatCodec:
         user message is then looked for, once.
         """
         kwargs = {**self._kwargs, **checked_kwargs(template_kwargs)}
+        appended = with_call_names(self.profile, self._tokens, prefix_ids, appended, tools)
         refusal = refuse_messages(self.profile, appended, tools) or refuse_appended(
             self.profile, appended, tools
         )

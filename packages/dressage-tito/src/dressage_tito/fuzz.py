@@ -82,7 +82,8 @@ class Conversation:
 
 class Fuzzer:
     """Draws conversations. ``literals`` are control literals that user and tool text may spell;
-    ``extra`` roles (``system``, ``assistant``) may be appended in mid-conversation."""
+    ``extra`` roles (``system``, ``assistant``) may be appended in mid-conversation; ``parallel`` and
+    ``content_beside_calls`` say what the template prints."""
 
     def __init__(
         self,
@@ -94,6 +95,8 @@ class Fuzzer:
         system: bool,
         call_id: Callable[[str, int], str] = lambda name, index: "",
         extra: Sequence[str] = (),
+        parallel: bool = True,
+        content_beside_calls: bool = True,
     ) -> None:
         self._random = random.Random(seed)
         self._literals = list(literals)
@@ -102,6 +105,8 @@ class Fuzzer:
         self._system = system
         self._call_id = call_id
         self._extra = list(extra)
+        self._parallel = parallel
+        self._content_beside_calls = content_beside_calls
 
     def conversation(self, *, spelled: bool, rounds: int = 0) -> Conversation:
         """One conversation (of 1 to 4 rounds unless a number is given); with ``spelled`` its content spells
@@ -141,9 +146,16 @@ class Fuzzer:
 
     def _reply(self, with_tools: bool) -> Message:
         draw = self._random
-        calls = tuple(self._call(index) for index in range(draw.randint(0, 3))) if with_tools else ()
+        calls: tuple[ToolCall, ...] = ()
+        if with_tools:
+            # What the template cannot print is drawn too, seldom: it must be refused.
+            most = 3 if self._parallel or draw.random() < 0.1 else 1
+            calls = tuple(self._call(index) for index in range(draw.randint(0, most)))
         reasoning = self.text().strip() if self._reasoning and draw.random() < 0.5 else ""
-        return Message("assistant", self.text().strip(), reasoning=reasoning, tool_calls=calls)
+        content = self.text().strip()
+        if calls and not self._content_beside_calls and draw.random() < 0.9:
+            content = ""
+        return Message("assistant", content, reasoning=reasoning, tool_calls=calls)
 
     def _call(self, index: int) -> ToolCall:
         arguments: dict[str, Any] = {

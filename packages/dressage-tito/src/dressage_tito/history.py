@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dressage_tito.grammars import REASONING_TAGS
+from dressage_tito.idsearch import places
 from dressage_tito.messages import Message, Refusal, Tool
 from dressage_tito.profile import Profile
 from dressage_tito.rendering import Renderer
@@ -77,21 +78,8 @@ class History:
         user, tool = (self.renderer.opening(role, kwargs) for role in ("user", "tool"))
         core = [int(token) for token in self.tokens.encode(user.strip(), (), "\0")[0]]
         wrapped = tool.strip() if tool.startswith(user) and tool.strip() != user.strip() else ""
-        for place in reversed(_places(ids, core).tolist()):
+        for place in reversed(places(ids, core).tolist()):
             following = self.tokens.decode(ids[place : place + len(core) + len(wrapped)].tolist())
             if not wrapped or not following.startswith(wrapped):
                 return int(place)
         return 0
-
-
-def _places(ids: NDArray[np.int64], wanted: Sequence[int]) -> NDArray[np.int64]:
-    """Where a short run of ids begins in a long one."""
-    import numpy as np
-
-    size = len(ids) - len(wanted) + 1
-    if not wanted or size <= 0:
-        return np.zeros(0, dtype=np.int64)
-    found = np.ones(size, dtype=np.bool_)
-    for index, token in enumerate(wanted):
-        found &= ids[index : index + size] == token
-    return np.flatnonzero(found)

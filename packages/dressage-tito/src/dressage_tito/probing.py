@@ -285,7 +285,9 @@ class _Inference(Probe):
         both = self.calls()
         both["tool_calls"] += self.calls(call_id="call00002", word=OTHER)["tool_calls"]
         text = self.try_text([USER, both], tools=True)
-        return text is None or OTHER in text or WORD not in text
+        if text is None:
+            return self.try_text([USER, self.calls()], tools=True) is None
+        return OTHER in text or WORD not in text
 
     def _content_beside_calls(self) -> bool:
         """Whether content and calls of one turn are printed, in this order, before the calls' results."""

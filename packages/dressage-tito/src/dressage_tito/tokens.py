@@ -32,6 +32,7 @@ _MARKUP = re.compile(
     r"|table|tbody|td|tfoot|th|thead|tr|u|ul)>"
 )
 """HTML that people write: some vocabularies (Gemma's) add such tags, and they stand for no structure."""
+_NO_ADDED = '"added_tokens": []'
 _FRAME_RUNS = 256
 _FRAME_RUN_CHARS = 256
 """Short runs of a template's frame come again on every turn: so many are remembered."""
@@ -49,8 +50,9 @@ class Tokens:
             int(item["id"]): str(item["content"]) for item in control if item.get("special")
         }
         self._control_set = frozenset(self.control_ids.values())
-        self._full = _build(folder, added)
-        self._plain = _build(folder, plain)
+        source = json.dumps({**folder.tokenizer, "added_tokens": [], "truncation": None, "padding": None})
+        self._full = _build(folder, source, added)
+        self._plain = _build(folder, source, plain)
         self.literals = _literal_pattern(control, spaces=False)
         self._frame_literals = _literal_pattern(control, spaces=True)
         vocabulary = self._full.get_vocab(with_added_tokens=True)
@@ -254,8 +256,9 @@ def _literal_pattern(added: list[dict[str, Any]], *, spaces: bool) -> re.Pattern
     return re.compile("|".join(parts) if parts else r"(?!)")
 
 
-def _build(folder: TokenizerFolder, added: list[dict[str, Any]]) -> Tokenizer:
-    source = json.dumps({**folder.tokenizer, "added_tokens": added, "truncation": None, "padding": None})
+def _build(folder: TokenizerFolder, source: str, added: list[dict[str, Any]]) -> Tokenizer:
+    """The tokenizer of a tokenizer.json's text with these added tokens."""
+    source = source.replace(_NO_ADDED, f'"added_tokens": {json.dumps(added)}', 1)
     where = str(folder.path / "tokenizer.json")
     try:
         tokenizer = Tokenizer.from_str(source)

@@ -1,0 +1,62 @@
+"""The names of the functions that tool messages answer, read from the turn that was just sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from dressage_tito.grammars import grammar_named
+from dressage_tito.idsearch import places
+from dressage_tito.messages import Message, Tool
+from dressage_tito.profile import Profile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dressage_tito.tokens import Tokens
+
+    Ids = Sequence[int] | NDArray[np.int32]
+
+
+def with_call_names(
+    profile: Profile,
+    tokens: Tokens,
+    prefix_ids: Ids,
+    appended: Sequence[Message],
+    tools: Sequence[Tool] | None,
+) -> Sequence[Message]:
+    """The messages, with the name of the call that each leading tool message answers, in the calls' order.
+
+    For templates that print the name beside a result (gpt-oss, Gemma 4), where a client did not send it. What
+    the last turn does not show is left as it is.
+    """
+    results = list(takewhile(lambda message: message.role == "tool", appended))
+    if "name" not in profile.tool_result_needs or not results or all(item.name for item in results):
+        return appended
+    names = _last_names(profile, tokens, prefix_ids, tools)[-len(results) :]
+    if len(names) < len(results):
+        return appended
+    named = [replace(item, name=item.name or name) for item, name in zip(results, names, strict=True)]
+    return [*named, *appended[len(results) :]]
+
+
+def _last_names(profile: Profile, tokens: Tokens, prefix_ids: Ids, tools: Sequence[Tool] | None) -> list[str]:
+    """The names that the last sampled turn calls, in order."""
+    import numpy as np
+
+    ids = np.asarray(prefix_ids, dtype=np.int64)
+    header = [int(token) for token in tokens.encode(profile.generation_header.strip(), (), "\0")[0]]
+    begins = places(ids, header)
+    if not len(begins):
+        return []
+    turn = grammar_named(profile.tool_grammar).parse(
+        tokens.decode(ids[int(begins[-1]) + len(header) :].tolist()),
+        reasoning_open=False,
+        finish_reason="stop",
+        tools=tools,
+        reasoning_tags=profile.reasoning_tags,
+    )
+    return [call.name for call in turn.tool_calls]
