@@ -82,3 +82,19 @@ def test_only_what_is_new_is_read(monkeypatch):
         read_messages({"messages": said[:count]}, messages)
         read_input({"input": said[:count]}, items)
     assert len(read) == 2 * 200
+
+
+def test_a_conversation_that_goes_on_is_kept_once_though_its_last_message_is_written_anew():
+    memo = Memo()
+    items = []
+    for number in range(20):
+        blocks = [{"type": "text", "text": str(number)}]
+        read_messages({"messages": [*items, {"role": "user", "content": blocks}]}, memo)
+        said = {"role": "assistant", "content": "yes"}
+        items = [*items, {"role": "user", "content": str(number)}, said]
+    assert len(memo._kept) <= 2
+    for other in ("a", "b", "c", "d", "e"):
+        read_messages({"messages": [{"role": "user", "content": other}] * 9}, memo)
+    assert len(memo._kept) == 4
+    memo.clear()
+    assert memo._kept == []

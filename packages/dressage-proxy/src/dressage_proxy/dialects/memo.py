@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _KEPT = 4
+_LAST = 3
+"""So many items at its end an agent may write anew when it goes on: a text as a list of one, a cut turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class Reading:
             return Reading(items), 0
         at = self.marks[count - 1]
         handles = {index: handle for index, handle in self.handles.items() if index < at.raw}
-        read = Reading(items, self.raw[: at.raw], handles, self.notes[: at.notes], self.marks[:count])
+        # What is shared is kept once: the copy that came with this request can go.
+        kept = [*self.items[: at.items], *items[at.items :]]
+        read = Reading(kept, self.raw[: at.raw], handles, self.notes[: at.notes], self.marks[:count])
         return read, at.items
 
 
@@ -62,8 +66,8 @@ class Memo:
             reading, count = old.start(items)
             if count > best_count:
                 best, best_count, best_old = reading, count, old
-        if best_old is not None and best_old.marks and best_old.marks[-1].items == best_count:
-            self._kept.remove(best_old)  # the new one has all of it
+        if best_old is not None and len(best_old.items) - best_count <= _LAST:
+            self._kept = [old for old in self._kept if old is not best_old]  # the new one goes on from it
         return best, best_count
 
     def keep(self, reading: Reading) -> None:
