@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from dressage_sandbox import BubblewrapProvider, InvalidSpec, Limits, SandboxFileError, SandboxSpec
+from dressage_sandbox.bwrap import find_bubblewrap
+from dressage_sandbox.idmap import can_map
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +21,14 @@ def image(make_image: Callable[[Path], None]) -> Iterator[Path]:
     shutil.rmtree(root)
 
 
+@pytest.mark.parametrize("way", ["overlay", "copy"])
 async def test_a_root_is_the_slash_inside_with_a_private_work_folder(
-    provider: BubblewrapProvider, image: Path
+    provider: BubblewrapProvider, image: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    if way == "copy":
+        monkeypatch.setattr("dressage_sandbox.roots.can_map", lambda bubblewrap, folder: False)
+    elif os.geteuid() == 0 and not can_map(find_bubblewrap(), image):
+        pytest.skip("no ID-mapped mounts on this file system")
     spec = SandboxSpec(root=image, workdir="/testbed", env={"PATH": "/opt/tool:/bin"})
     one, two = await provider.create(spec), await provider.create(spec)
     listed = await one.run("ls / && cat /etc/passwd && id -u && ./tool && cat link && echo $PATH")
@@ -30,6 +38,10 @@ async def test_a_root_is_the_slash_inside_with_a_private_work_folder(
     assert (await one.run("echo mine > sub/file && rm link && mkdir new && touch /tmp/x")).exit_code == 0
     assert await two.read("link") == b"of the image\n"
     assert (image / "testbed/sub/file").read_bytes() == b"of the image\n"
+    assert provider._roots._archives == {} or way == "copy"
+    assert (await one.run("ls -ld . sub | cat")).stdout.count(b"1000") >= 2
+    assert (await one.run("rm -rf sub && mkdir sub && touch sub/new && ls sub")).stdout == b"new\n"
+    assert (image / "testbed/sub/file").exists()
     assert (await one.run("touch /opt/tool/x")).exit_code != 0
     assert (await one.run(["python3", "-c", ""])).exit_code == 127
     with pytest.raises(SandboxFileError):
@@ -64,9 +76,21 @@ async def test_roots_that_are_none_are_refused_by_name(provider: BubblewrapProvi
             await provider.create(SandboxSpec(root=root))
 
 
-async def test_a_work_folder_larger_than_the_disk_is_refused(
-    provider: BubblewrapProvider, image: Path
+async def test_an_overlay_is_of_bounded_size(provider: BubblewrapProvider, image: Path) -> None:
+    spec = SandboxSpec(root=image, workdir="/testbed", limits=Limits(disk_bytes=4 << 20))
+    box = await provider.create(spec)
+    full = await box.run("head -c 3M /dev/zero >one && head -c 3M /dev/zero >two")
+    assert (full.exit_code, b"space" in full.stderr) == (1, True)
+    await box.run("rm one two")
+    assert (await box.run("head -c 3M /dev/zero >one && echo ok")).stdout == b"ok\n"
+
+
+async def test_a_work_folder_larger_than_the_disk_is_refused_where_it_is_copied(
+    provider: BubblewrapProvider, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dressage_sandbox.roots.can_map", lambda bubblewrap, folder: False)
+    if os.geteuid() != 0:
+        pytest.skip("the owner's own overlay copies nothing")
     big = image / "testbed/big"
     big.write_bytes(bytes(2 << 20))
     try:

@@ -244,9 +244,8 @@ def _private(arguments: Arguments, spec: SandboxSpec, shelf: Shelf, image: Image
     arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/tmp")
     if image is None or "var" not in image.folders:
         arguments.add("--dir", "/var", "--symlink", "/tmp", "/var/tmp")
-    if image is not None and image.overlay and spec.root is not None:
-        lower = shelf.places[spec.root] + spec.workdir
-        arguments.add("--overlay-src", lower, "--overlay", *shelf.upper, spec.workdir)
+    if shelf.lower:
+        arguments.add("--overlay-src", shelf.lower, "--overlay", *shelf.upper, spec.workdir)
     else:
         arguments.add("--perms", "0755", "--size", size, "--tmpfs", spec.workdir)
     for mount in spec.mounts:

@@ -3,9 +3,9 @@
 Its top entries appear read-only; /proc, /dev, /sys, /run and /tmp are the sandbox's own. The work folder is
 private and writable. If the image has that folder too, it begins with the image's content:
 
-- as an overlay, at once, where the provider's user owns the image's files. A sandbox maps one user alone, and
-  an overlay cannot change what belongs to another (EOVERFLOW);
-- as a private copy otherwise, which also is root's case, since its sandboxes run as other users.
+- as an overlay, at once, where its owner is the provider's user, or can be mapped to the sandbox's
+  (``idmap``; a sandbox has one user alone, and an overlay cannot change what belongs to another);
+- as a private copy otherwise.
 
 The agent's interpreter comes along with its own loader and libraries, so that an image needs neither Python
 nor a libc that fits.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -42,7 +43,7 @@ class Image:
     """Whether the work folder can be an overlay over it."""
 
 
-def look_at(root: Path, workdir: str, *, drops_root: bool) -> Image:
+def look_at(root: Path, workdir: str, can_overlay: Callable[[Path], bool]) -> Image:
     """Read a root's top level.
 
     Raises:
@@ -61,7 +62,7 @@ def look_at(root: Path, workdir: str, *, drops_root: bool) -> Image:
     if not {"bin", "usr"} & {*folders, *(name for name, _ in links)}:
         raise InvalidSpec(f"root={str(root)!r}: it has neither bin nor usr; give an unpacked image's folder")
     own = _lower(root, workdir)
-    overlay = own is not None and not drops_root and own.stat().st_uid == os.geteuid()
+    overlay = own is not None and can_overlay(own)
     return Image(tuple(folders), tuple(links), own, overlay)
 
 

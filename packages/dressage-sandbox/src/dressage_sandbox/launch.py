@@ -28,6 +28,7 @@ from pathlib import Path
 from .arguments import AGENT, Arguments
 from .bwrap import Bubblewrap
 from .errors import SandboxStartFailed
+from .idmap import UID
 from .interpreter import FLAGS
 
 __all__ = ["Launcher", "Process", "readable"]
@@ -225,9 +226,10 @@ class Launcher:
         program = [str(self.bubblewrap.path)]
         if self.drops_root:
             # By descriptor: the sandbox's uid may not walk to a program in root's home.
-            program = [*self._drop_root(), arguments.program(self.bubblewrap.path)]
+            uid = str(secrets.choice(self._uids))
+            program = [*self._drop_root(uid), arguments.program(self.bubblewrap.path)]
             if outer:
-                program = [program[-1], *outer, *program]
+                program = [program[-1], *(word.replace(UID, uid) for word in outer), *program]
             if self.bubblewrap.libs is not None:
                 env["LD_LIBRARY_PATH"] = arguments.program(self.bubblewrap.libs)
         elif outer:
@@ -240,8 +242,7 @@ class Launcher:
             process_group=0,
         )  # fmt: skip
 
-    def _drop_root(self) -> list[str]:
-        uid = str(secrets.choice(self._uids))
+    def _drop_root(self, uid: str) -> list[str]:
         if self._setpriv is not None:
             return [self._setpriv, "--reuid", uid, "--regid", uid, "--clear-groups", "--"]
         return [sys.executable, *FLAGS, "-c", _DROP, uid]

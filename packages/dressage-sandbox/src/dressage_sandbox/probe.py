@@ -33,8 +33,8 @@ class Capabilities:
     """The owner is root, and each sandbox runs as an unprivileged uid of its own on the host."""
     disk: str = "tmpfs"
     network: str = "none, the model relay, or an allow-list through a proxy"
-    root_workdir: str = "private copy"
-    """How the work folder of a spec with a root begins: "overlay", or "private copy" (see ``images``)."""
+    root_workdir: str = "overlay"
+    """How the work folder of a spec with a root begins: as an overlay where the file system takes part."""
 
 
 def check_machine(launcher: Launcher) -> None:
@@ -85,7 +85,7 @@ def describe(launcher: Launcher, cgroups: Cgroups, python: str, seccomp: bool) -
         cpu=group if cgroups.enforces("cpu") else "none",
         seccomp=seccomp,
         drops_root=launcher.drops_root,
-        root_workdir="private copy" if launcher.drops_root else "overlay",
+        root_workdir="overlay by ID-mapped mounts, or private copy" if launcher.drops_root else "overlay",
     )
 
 

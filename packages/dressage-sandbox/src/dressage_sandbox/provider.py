@@ -36,7 +36,7 @@ from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
 from .protocol import Feature, SandboxSpec, Snapshot
 from .roots import Rooted, Roots
 from .sandbox import BubblewrapSandbox
-from .shelf import make_shelf
+from .shelf import Overlay, make_shelf
 
 __all__ = ["BubblewrapProvider"]
 
@@ -137,17 +137,11 @@ class BubblewrapProvider:
         if spec.snapshot is not None:
             self._archive_of(spec.snapshot)
         machine = await self._prepare()
-        rooted = (
-            None
-            if spec.root is None
-            else await asyncio.to_thread(
-                self._roots.of,
-                spec,
-                machine.interpreter,
-                machine.owner,
-                drops_root=machine.launcher.drops_root,
+        rooted = None
+        if spec.root is not None:
+            rooted = await asyncio.to_thread(
+                self._roots.of, spec, machine.interpreter, machine.owner, machine.launcher
             )
-        )
         async with self._starting:
             if self._closed:
                 raise SandboxStartFailed("the provider is closed")
@@ -225,8 +219,11 @@ class BubblewrapProvider:
         image = None if rooted is None else rooted.image
         sources = [*(mount.source for mount in spec.mounts), *(s for s, _ in interpreter.mounts)]
         sources += [] if spec.root is None else [spec.root]
-        upper = spec.limits.disk_bytes if image is not None and image.overlay else 0
-        shelf = make_shelf(sources, drops_root=machine.launcher.drops_root, overlay_bytes=upper)
+        overlay = None
+        if spec.root is not None and image is not None and image.overlay and image.workdir is not None:
+            user = image.workdir.stat().st_uid
+            overlay = Overlay(spec.root, spec.workdir, user, spec.limits.disk_bytes)
+        shelf = make_shelf(sources, drops_root=machine.launcher.drops_root, overlay=overlay)
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         name = group_name(machine.owner, sandbox_id)
         record = Record(

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import InvalidSpec
+from .idmap import helper
 
-__all__ = ["Shelf", "make_shelf"]
+__all__ = ["Overlay", "Shelf", "make_shelf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,23 @@ class Shelf:
 
     places: dict[Path, str]
     outer: tuple[str, ...]
+    lower: str = ""
     upper: tuple[str, str] = ("", "")
-    """Upper and work folder of an overlay, in a file system of bounded size, where one was asked for."""
+    """Lower, and upper and work folder of an overlay, the latter in a file system of bounded size."""
 
 
-def make_shelf(sources: Iterable[Path], *, drops_root: bool, overlay_bytes: int = 0) -> Shelf:
-    """Plan for these sources, and for the upper layer of an overlay of at most ``overlay_bytes``.
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """An overlay that is wanted: over ``root`` + ``workdir``, which is ``owner``'s, of ``size`` bytes."""
+
+    root: Path
+    workdir: str
+    owner: int
+    size: int
+
+
+def make_shelf(sources: Iterable[Path], *, drops_root: bool, overlay: Overlay | None = None) -> Shelf:
+    """Plan for these sources, and for an overlay's layers.
 
     bubblewrap's own --tmp-overlay has no limit of size; so an outer one makes a tmpfs that has.
 
@@ -39,11 +51,11 @@ def make_shelf(sources: Iterable[Path], *, drops_root: bool, overlay_bytes: int 
     resolved = {source: source.resolve() for source in sources}
     if not drops_root:
         places = {source: str(real) for source, real in resolved.items()}
-        return _with_upper(places, overlay_bytes) if overlay_bytes else Shelf(places, ())
+        return Shelf(places, ()) if overlay is None else _with_upper(places, overlay)
     for source, real in resolved.items():
         if not _open_to_others(real):
             raise InvalidSpec(f"mounts: {source} can be read by its owner alone; chmod o+rX it")
-    if not any(_behind_closed_folder(real) for real in resolved.values()):
+    if overlay is None and not any(_behind_closed_folder(real) for real in resolved.values()):
         return Shelf({source: str(real) for source, real in resolved.items()}, ())
     outer = ["--dev-bind", "/", "/", "--tmpfs", "/tmp"]
     places = {}
@@ -51,14 +63,23 @@ def make_shelf(sources: Iterable[Path], *, drops_root: bool, overlay_bytes: int 
         places[source] = f"/tmp/{number}"
         outer += ["--ro-bind", str(real), places[source]]
     # What it needs to take the unprivileged uid afterwards, and nothing more of root's.
-    outer += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--"]
-    return Shelf(places, tuple(outer))
+    outer += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    if overlay is None:
+        return Shelf(places, (*outer, "--"))
+    upper = ("/tmp/over/upper", "/tmp/over/work")
+    outer += ["--dir", "/tmp/lower", *_layers("/tmp/over", overlay.size), "--cap-add", "CAP_SYS_ADMIN"]
+    outer += ["--cap-add", "CAP_CHOWN", "--"]
+    mapped = helper(places[overlay.root] + overlay.workdir, "/tmp/lower", overlay.owner, upper)
+    return Shelf(places, (*outer, *mapped), "/tmp/lower", upper)
 
 
-def _with_upper(places: dict[Path, str], size: int) -> Shelf:
-    outer = ["--unshare-user", "--dev-bind", "/", "/"]
-    outer += ["--size", str(size), "--tmpfs", "/mnt", "--dir", "/mnt/upper", "--dir", "/mnt/work", "--"]
-    return Shelf(places, tuple(outer), ("/mnt/upper", "/mnt/work"))
+def _with_upper(places: dict[Path, str], overlay: Overlay) -> Shelf:
+    outer = ["--unshare-user", "--dev-bind", "/", "/", *_layers("/mnt", overlay.size), "--"]
+    return Shelf(places, tuple(outer), places[overlay.root] + overlay.workdir, ("/mnt/upper", "/mnt/work"))
+
+
+def _layers(place: str, size: int) -> list[str]:
+    return ["--size", str(size), "--tmpfs", place, "--dir", f"{place}/upper", "--dir", f"{place}/work"]
 
 
 def _open_to_others(path: Path) -> bool:
