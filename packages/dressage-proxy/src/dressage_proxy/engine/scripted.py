@@ -61,7 +61,8 @@ class ScriptedEngine:
     unless ``keep=False``). ``experts = (layers, topk, experts)`` adds routed_experts where a call asks for
     them (all rows with ``delta_experts=False``, as engines before routed_experts_start_len did);
     ``prefix_cache = n`` keeps prefixes of n tokens in all, in pages of 16, and reports what of a prompt was
-    cached (None: always 0); ``spans=True`` adds weight_versions. A ``pause_generation`` of mode retract or
+    cached (None: always 0); ``prefill_s`` is what a token that was not costs, one call after the other;
+    ``spans=True`` adds weight_versions. A ``pause_generation`` of mode retract or
     in_place lets no call end before ``continue_generation``. Streaming is refused.
     """
 
@@ -76,6 +77,7 @@ class ScriptedEngine:
         experts: tuple[int, int, int] | None = None,
         delta_experts: bool = True,
         prefix_cache: int | None = None,
+        prefill_s: float = 0.0,
         keep: bool = True,
     ) -> None:
         self.policy = policy or letters()
@@ -85,6 +87,8 @@ class ScriptedEngine:
         self.experts = experts
         self.delta_experts = delta_experts
         self._cache = None if prefix_cache is None else PrefixCache(prefix_cache, _PAGE_TOKENS)
+        self.prefill_s = prefill_s
+        self._prefilling = asyncio.Lock()
         self.keep = keep
         self.healthy = True
         self.requests: list[Sampled] = []
@@ -192,7 +196,7 @@ class ScriptedEngine:
             return
         if call.fault is Fault.SLOW:
             await asyncio.sleep(self.slow_s)
-        cached = self._cached(call.input_ids)
+        cached = await self._prefill(call.input_ids)
         made = self.policy(call.input_ids, call.sampling_params, call.number)
         output = cut(made if isinstance(made, Output) else Output(made), call.sampling_params)
         run = Run(call.rid, len(output.ids), self.weight_version or "")
@@ -214,6 +218,16 @@ class ScriptedEngine:
         await send_reply(
             send, 200, orjson.dumps({"text": "", "output_ids": call.output_ids, "meta_info": meta})
         )
+
+    async def _prefill(self, ids: list[int]) -> int:
+        """What of a prompt was cached; the rest takes its time."""
+        if not self.prefill_s:
+            return self._cached(ids)
+        async with self._prefilling:
+            cached = self._cached(ids)
+            await asyncio.sleep(self.prefill_s * (len(ids) - cached))
+            self._fill(ids)
+        return cached
 
     def _cached(self, ids: list[int]) -> int:
         if self._cache is None:
@@ -295,6 +309,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=8, help="tokens of a reply, its stop token not counted")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds a token")
     parser.add_argument("--weight-version", default="0")
+    parser.add_argument(
+        "--prefill", type=float, default=0.0, help="seconds a prompt token that is not cached"
+    )
     parser.add_argument("--prefix-cache", type=int, help="tokens that its prefix cache holds")
     parser.add_argument("--routed-experts", metavar="LAYERS,TOPK,EXPERTS", help="answer with routed experts")
     parser.add_argument(
@@ -343,6 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         delay_s=options.delay,
         weight_version=options.weight_version,
         prefix_cache=options.prefix_cache,
+        prefill_s=options.prefill,
         experts=_experts(options.routed_experts),
         keep=False,
     )
