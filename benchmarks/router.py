@@ -1,6 +1,6 @@
 """Choosing engines live: workers named by a real sglang-router, called directly by the proxy.
 
-The engines are scripted ones that charge for what is not in their prefix cache. ``sglang-router`` is installed
+The engines are scripted ones that charge for what is not in their prefix cache. ``sglang-router`` is put
 into a virtual environment of its own where it is not on the PATH; where it cannot be, that is the result.
 """
 
