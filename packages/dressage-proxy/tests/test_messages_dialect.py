@@ -291,3 +291,25 @@ async def test_an_engine_that_fails_is_told_with_retry_after_or_inside_a_started
         assert reply.status_code == 503
         assert int(reply.headers["retry-after"]) >= 1
         assert reply.json()["error"]["type"] == "overloaded_error"
+
+
+async def test_redacted_thinking_carries_the_handle_too_and_thinking_may_be_dropped(rig):
+    rig.script("<think>\nhm\n</think>\n\nyes", "later")
+    session = await rig.open()
+    first = await claude(rig, session).messages.create(model="m", max_tokens=50, messages=[user("go")])
+    signature = first.content[0].signature
+    text = {"type": "text", "text": "yes"}
+    forms = [
+        [{"type": "redacted_thinking", "data": signature}, {"type": "text", "text": "rewritten"}],
+        [{"type": "thinking", "thinking": "", "signature": signature}, text],
+        [text],
+        "yes",
+    ]
+    for form in forms:
+        history = [user("go"), {"role": "assistant", "content": form}, user("on")]
+        await claude(rig, session).messages.create(model="m", max_tokens=50, messages=history)
+    first_request, *later = rig.engine.requests
+    whole = first_request.input_ids + first_request.output_ids
+    assert all(request.input_ids[: len(whole)] == whole for request in later)
+    flags = [turn.extra.get("flags") for turn in rig.tree(session).turns[1:]]
+    assert [bool(flag) for flag in flags] == [True, False, False, False]

@@ -10,6 +10,7 @@ from dressage_proxy.replay import __main__ as command
 from dressage_proxy.replay.synthetic import synthetic_rows
 from dressage_proxy.replay.table import table
 from dressage_proxy.replay.traffic import TrafficError, read_traffic, runs_from_rows
+from dressage_tito.toy import write_toy_tokenizer
 
 
 def some(*names):
@@ -106,3 +107,12 @@ def test_the_command_prints_a_row_a_run_and_exits_0(capsys):
     assert shown[0].split()[:6] == ["agent", "run", "requests", "main", "segments", "re-tokenised"]
     assert shown[1].split()[:6] == ["codex", "codex_patches", "3", "1", "1", "0"]
     assert command.main(["--run", "no such run"]) == 1
+
+
+def test_a_tokenizer_of_another_grammar_is_refused_by_name(tmp_path, capsys):
+    said = "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    bare = "{%- for message in messages %}" + said + "{%- endfor %}"
+    prompt = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+    folder = write_toy_tokenizer(tmp_path / "bare", template=bare + prompt)
+    assert command.main(["--run", "codex_patches", "--tokenizer", str(folder)]) == 2
+    assert "Hermes" in capsys.readouterr().err

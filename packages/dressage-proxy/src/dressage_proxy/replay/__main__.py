@@ -40,6 +40,11 @@ async def replay_rig(folder: Path, tokenizer: Path | None) -> AsyncIterator[Rig]
     """A proxy over a scripted engine, on real sockets; its store and toy tokenizer lie in ``folder``."""
     tokenizer = tokenizer or write_toy_tokenizer(folder / "tokenizer")
     codec = ChatCodec.from_folder(tokenizer)
+    if codec.profile.tool_grammar != "hermes":
+        raise TrafficError(
+            f"{tokenizer} writes tool calls in the grammar {codec.profile.tool_grammar!r}: "
+            "give a tokenizer with Hermes tool calls, as Qwen3 has them"
+        )
     engine = ScriptedEngine()
     key = secrets.token_hex(16)
     async with AsyncExitStack() as stack:
