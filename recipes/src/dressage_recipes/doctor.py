@@ -13,10 +13,6 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # a broken installation must be found by a check, not end the command
-    from dressage_sandbox import Capabilities
 
 GIB = 1 << 30
 NEEDED_MEMORY = 2 * GIB
@@ -128,44 +124,16 @@ def _torch() -> Iterable[Row]:
 
 
 def _sandbox() -> Iterable[Row]:
+    """What dressage-sandbox finds by trying: a real sandbox is the only proof that user namespaces work."""
     try:
-        return asyncio.run(_try_sandbox())
+        from dressage_sandbox import SandboxError, checks
     except ImportError as error:
         return [Row("sandbox", Level.FAIL, f"dressage-sandbox does not import: {error}", "make clean setup")]
-
-
-async def _try_sandbox() -> list[Row]:
-    """A real sandbox runs a real command: the only proof that user namespaces work."""
-    from dressage_sandbox import BubblewrapProvider, SandboxError, SandboxSpec
-
-    provider = BubblewrapProvider()
     try:
-        found = await provider.probe()
-        sandbox = await provider.create(SandboxSpec(owner="dressage doctor"))
-        try:
-            result = await sandbox.run(["echo", "alive"], timeout_s=10.0)
-        finally:
-            await sandbox.terminate()
+        found = asyncio.run(checks.examine())
     except SandboxError as error:
         return [Row("sandbox", Level.FAIL, str(error), "see docs/troubleshooting.md, and run doctor again")]
-    finally:
-        await provider.close()
-    if result.exit_code != 0 or result.stdout != b"alive\n":
-        said = f"echo inside ended with {result.exit_code}: {result.stderr[:200].decode(errors='replace')}"
-        return [Row("sandbox", Level.FAIL, said, "see docs/troubleshooting.md")]
-    return [Row("sandbox", Level.OK, f"bubblewrap {found.bubblewrap}, user namespaces work"), _limits(found)]
-
-
-def _limits(found: Capabilities) -> Row:
-    said = f"memory by {found.memory}, processes by {found.pids}, seccomp {'on' if found.seccomp else 'off'}"
-    if found.pids == "none" or not found.seccomp:
-        fix = (
-            "run where cgroups can be written (as root, or under systemd-run --user --scope -p Delegate=yes)"
-        )
-        return Row("limits", Level.WARN, said, fix)
-    if found.memory == "rlimit-as":
-        return Row("limits", Level.OK, f"{said} (each process alone; cgroups would bound their sum)")
-    return Row("limits", Level.OK, said)
+    return [Row(row.name, Level(row.level.value), row.detail, row.fix) for row in found]
 
 
 def _memory(meminfo: Path) -> Iterable[Row]:
@@ -203,13 +171,13 @@ def _loopback() -> Iterable[Row]:
 
 
 def _leftovers(proc: Path, uid: int) -> Iterable[Row]:
-    """Processes of earlier runs whose parent is gone. Sandboxes left behind were reaped by the probe."""
+    """Processes of earlier runs whose parent is gone."""
     orphans = [pid for pid, command in _own_commands(proc, uid) if _is_orphan(proc, pid, command)]
     if orphans:
         pids = " ".join(map(str, orphans))
-        yield Row("leftovers", Level.WARN, f"{len(orphans)} processes of an ended run", f"kill {pids}")
+        yield Row("processes", Level.WARN, f"{len(orphans)} processes of an ended run", f"kill {pids}")
     else:
-        yield Row("leftovers", Level.OK, "no process of an earlier run is left")
+        yield Row("processes", Level.OK, "no process of an earlier run is left")
 
 
 def _own_commands(proc: Path, uid: int) -> Iterable[tuple[int, str]]:
