@@ -17,7 +17,7 @@ from dressage_paddock import (
     WhiteboxPaddock,
 )
 from dressage_paddock.fake import call, say
-from dressage_sandbox import InvalidSpec, UserNamespacesForbidden
+from dressage_sandbox import Full, InvalidSpec, LimitNotEnforceable, Unsupported, UserNamespacesForbidden
 from dressage_sandbox.fake import FakeProvider, completed
 
 TASK = Task("t", prompt="p", system="be good")
@@ -129,10 +129,23 @@ async def test_a_session_that_cannot_be_opened_is_infrastructure(fakes, fault, c
     parts.assert_nothing_left()
 
 
-@pytest.mark.parametrize("error", [InvalidSpec("limits.pids: 4"), UserNamespacesForbidden("allow them")])
+NOT_MENDED = [
+    InvalidSpec("limits.pids: 4"),
+    UserNamespacesForbidden("allow them"),
+    Unsupported("egress"),
+    LimitNotEnforceable("cpus"),
+]
+
+
+@pytest.mark.parametrize("error", NOT_MENDED)
 async def test_what_no_second_attempt_can_mend_is_not_retryable(fakes, error):
     result = await fakes([say("x")], provider=FakeProvider(errors=[error])).paddock.run(TASK)
     assert (result.failure_class, result.ending.retryable) == (FailureClass.INFRASTRUCTURE, False)
+
+
+async def test_a_provider_without_room_is_its_own_code_and_worth_another_attempt(fakes):
+    result = await fakes([say("x")], provider=FakeProvider(errors=[Full("no room")])).paddock.run(TASK)
+    assert (result.ending.code, result.ending.retryable) == ("sandbox_full", True)
 
 
 async def test_a_finalize_that_fails_makes_it_infrastructure_and_drops_the_session(fakes):

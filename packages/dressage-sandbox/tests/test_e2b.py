@@ -99,7 +99,11 @@ async def test_attempts_come_to_an_end(cloud, e2b):
     assert cloud.requests.count("POST /v2/sandboxes") == E2BConfig().attempts
 
 
-async def test_c56_a_sandbox_that_exists_although_its_create_was_answered_504_is_found_by_its_tag(cloud, e2b):
+@pytest.mark.parametrize("honours_keys", [True, False])
+async def test_c56_a_sandbox_that_exists_although_its_create_was_answered_504_is_found_by_its_tag(
+    cloud, e2b, honours_keys
+):
+    cloud.honours_keys = honours_keys
     cloud.faults.append(Fault("POST /v2/sandboxes", 504, after=True))
     box = await e2b.create(SPEC)
     assert list(cloud.machines) == [box.id]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dressage_sandbox.errors import InvalidSpec, ProviderUnavailable, SandboxError
+from dressage_sandbox.errors import (
+    Full,
+    InvalidSpec,
+    LimitNotEnforceable,
+    ProviderUnavailable,
+    SandboxError,
+    Unsupported,
+)
 
 from dressage_paddock.errors import (
     ContextOverflowError,
@@ -77,6 +84,9 @@ _CODES: tuple[tuple[type[BaseException], str, bool], ...] = (
     (HookFailedError, "hook_failed", True),
     (SandboxFailedError, "sandbox_failed", True),
     (InvalidSpec, "sandbox_spec", False),
+    (Unsupported, "sandbox_spec", False),
+    (LimitNotEnforceable, "sandbox_spec", False),
+    (Full, "sandbox_full", True),
     (ProviderUnavailable, "sandbox_unavailable", False),
     (SandboxError, "sandbox_failed", True),
     (StageError, "infrastructure", True),

@@ -29,7 +29,7 @@ from e2b.envd.process.process_pb import (
 )
 
 from ..errors import SandboxError
-from .standin import E2BStandIn, Fault, Machine
+from ._standin_account import Account, Fault, Machine
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -43,7 +43,7 @@ _LEADER = 'echo $$ >"$1"; shift; exec "$@"'
 class Envd(process_connect.Process):
     """The process service of one machine."""
 
-    def __init__(self, cloud: E2BStandIn, machine: Machine) -> None:
+    def __init__(self, cloud: Account, machine: Machine) -> None:
         self._cloud = cloud
         self._machine = machine
 
@@ -118,7 +118,7 @@ async def _read_pid(box: Any, note: str) -> str:
 class App:
     """The ASGI application."""
 
-    def __init__(self, cloud: E2BStandIn) -> None:
+    def __init__(self, cloud: Account) -> None:
         self._cloud = cloud
         self._services: dict[str, Any] = {}
 
@@ -278,7 +278,7 @@ def _listed(machine: Machine) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serve(cloud: E2BStandIn) -> AsyncIterator[str]:
+async def serve(cloud: Account) -> AsyncIterator[str]:
     """Serve on this machine's loopback; yields the base URL."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     config = uvicorn.Config(
