@@ -92,6 +92,8 @@ async def test_a_streamed_and_a_whole_reply_say_the_same(rig, call):
     assert shown[0] == shown[1]
     assert streamed.usage.output_tokens == whole.usage.output_tokens == len(rig.ids(reply)) + 1
     assert streamed.usage.input_tokens == whole.usage.input_tokens
+    thinking = len(rig.ids("<think>\nhm\n</think>"))
+    assert whole.usage.output_tokens_details.thinking_tokens == thinking
     assert streamed.id != whole.id
 
 

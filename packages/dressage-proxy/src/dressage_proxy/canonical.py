@@ -2,7 +2,7 @@
 
 A key covers role, text (absent, null, "" and one text block are the same), parsed tool arguments and the
 call that a result answers. Reasoning is left out of an assistant's key (agents drop it or trim it), and so is
-white space around its text: keys only find candidates, ids decide (contract: agents, "What follows").
+white space around its text: keys only find candidates, ids decide.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ def _dumps(parts: Sequence[object]) -> bytes:
     except orjson.JSONEncodeError:  # lone surrogates, integers beyond 64 bits
         text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return text.encode("utf-8", "surrogatepass")
-
-
-def same_meaning(first: Message, second: Message) -> bool:
-    """Whether an echo says what was returned."""
-    return message_key(first) == message_key(second)
 
 
 def merge_leading_system(messages: Sequence[Message]) -> list[Message]:

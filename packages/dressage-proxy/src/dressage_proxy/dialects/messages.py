@@ -112,7 +112,7 @@ class MessagesWriter(Writer):
     def events(self, reply: ModelReply) -> Iterator[bytes]:
         """From ``message_start``, where it was not sent yet, to ``message_stop``."""
         if not self._headed:
-            yield self._start({**_usage(reply), "output_tokens": 0})
+            yield self._start({**_input_usage(reply), "output_tokens": 0})
         for index, block in enumerate(_blocks(reply)):
             yield from _block_events(index, block, reply)
         reason, sequence = _stop(reply)
@@ -186,13 +186,20 @@ def _stop(reply: ModelReply) -> tuple[str, str | None]:
     return _STOP_REASONS[reply.finish_reason], None
 
 
-def _usage(reply: ModelReply) -> dict[str, Any]:
+def _input_usage(reply: ModelReply) -> dict[str, Any]:
     """Anthropic's input tokens leave out what was read from a cache."""
     return {
         "input_tokens": reply.prompt_tokens - reply.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": reply.cached_tokens,
+    }
+
+
+def _usage(reply: ModelReply) -> dict[str, Any]:
+    return {
+        **_input_usage(reply),
         "output_tokens": reply.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": reply.reasoning_tokens},
     }
 
 
