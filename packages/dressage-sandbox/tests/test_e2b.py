@@ -143,8 +143,8 @@ async def test_a_spec_is_refused_by_the_name_of_what_e2b_cannot_hold(e2b, cloud)
     ):
         with pytest.raises(kind, match=told):
             await e2b.create(spec)
-    with pytest.raises(Unsupported, match="snapshot"):
-        await e2b.delete_snapshot("x")
+    with pytest.raises(InvalidSpec, match="snapshot"):
+        await e2b.create(SandboxSpec(snapshot="snap-none"))
     assert cloud.requests == []
 
 

@@ -10,6 +10,7 @@ import pytest
 from dressage_sandbox import (
     BubblewrapProvider,
     Feature,
+    FileTooLarge,
     Limits,
     SandboxFileError,
     SandboxGone,
@@ -17,7 +18,7 @@ from dressage_sandbox import (
     conformance,
 )
 from dressage_sandbox.arguments import check_features, check_spec
-from dressage_sandbox.remote import RemoteSandbox
+from dressage_sandbox.remote import RemoteSandbox, Snapshots
 from dressage_sandbox.remote.reports import data_of, entries_of, result_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,26 +47,31 @@ class LocalTransport:
 class RemoteProvider:
     """Remote sandboxes over local ones."""
 
-    features = frozenset({Feature.SERVICES})
+    features = frozenset({Feature.SERVICES, Feature.SNAPSHOTS})
 
     def __init__(self, inner) -> None:
         self.inner = inner
         self.live: list[RemoteSandbox] = []
+        self.snapshots = Snapshots()
 
     async def create(self, spec):
         check_spec(spec)
         check_features(spec, self.features, "a remote sandbox")
+        self.snapshots.check(spec.snapshot)
         box = await self.inner.create(HOST)
-        sandbox = RemoteSandbox(box.id, spec, LocalTransport(box), on_end=self.live.remove)
+        transport = LocalTransport(box)
+        sandbox = RemoteSandbox(box.id, spec, transport, on_end=self.live.remove, snapshots=self.snapshots)
         self.live.append(sandbox)
+        await sandbox.begin_with_snapshot()
         return sandbox
 
     async def delete_snapshot(self, snapshot_id):
-        return None
+        self.snapshots.delete(snapshot_id)
 
     async def close(self):
         for sandbox in list(self.live):
             await sandbox.terminate()
+        await self.snapshots.close()
 
 
 @pytest.fixture
@@ -102,6 +108,20 @@ async def test_arguments_beyond_one_script_and_bytes_that_are_no_utf8_arrive(rem
     assert result.stdout.strip() == b"300000"
     result = await box.run(["printf", "%s", b"\xff\xfe".decode(errors="surrogateescape")])
     assert result.stdout == b"\xff\xfe"
+
+
+async def test_a_snapshot_keeps_modes_and_links_and_one_that_is_too_long_is_refused(remote):
+    small = Limits(disk_bytes=1 << 20)
+    box = await remote.create(SandboxSpec())
+    await box.run("mkdir d; echo hi >d/x; chmod 750 d/x; ln -s d/x link; mkfifo pipe")
+    fork = await remote.create(SandboxSpec(snapshot=(await box.snapshot()).id))
+    told = await fork.run("readlink link; stat -c '%a %F' d/x pipe; cat link")
+    assert told.stdout.decode() == "d/x\n750 regular file\n644 fifo\nhi\n"
+    tight = await remote.create(SandboxSpec(limits=small))
+    await tight.run("head -c 40000000 /dev/zero >big")
+    with pytest.raises(FileTooLarge):
+        await tight.snapshot()
+    assert await tight.list("/tmp") == []
 
 
 async def test_a_cancelled_command_is_ended_with_all_that_it_started(remote):

@@ -9,9 +9,9 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import check_features, check_spec
-from ..errors import ProviderUnavailable, SandboxStartFailed, Unsupported
+from ..errors import ProviderUnavailable, SandboxStartFailed
 from ..protocol import Feature, SandboxSpec
-from ..remote import RemoteSandbox
+from ..remote import RemoteSandbox, Snapshots
 from ..remote.owner import KIND, LABEL, Orphan, Tags
 from .config import ContainerConfig, find_socket
 from .shape import container_body
@@ -41,6 +41,7 @@ class ContainerProvider:
         self._engine: Engine | None = None
         self._swept: asyncio.Task[list[str]] | None = None
         self._sandboxes: dict[str, RemoteSandbox] = {}
+        self._snapshots = Snapshots()
         self._behind: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -48,7 +49,7 @@ class ContainerProvider:
     def features(self) -> frozenset[Feature]:
         """What it can do."""
         relayed = {Feature.RELAY} if self._config.network is not None else set()
-        return frozenset({Feature.SERVICES, Feature.MOUNTS, *relayed})
+        return frozenset({Feature.SERVICES, Feature.MOUNTS, Feature.SNAPSHOTS, *relayed})
 
     def live(self) -> list[str]:
         """Ids of the sandboxes that exist now."""
@@ -105,6 +106,7 @@ class ContainerProvider:
             raise SandboxStartFailed("the provider is closed")
         check_spec(spec)
         check_features(spec, self.features, "a container")
+        self._snapshots.check(spec.snapshot)
 
     async def _make(self, engine: Engine, name: str, spec: SandboxSpec) -> RemoteSandbox:
         from ._engine import Container
@@ -113,8 +115,15 @@ class ContainerProvider:
         await engine.create(name, container_body(self._config, spec, labels))
         container = Container(engine, name, f"{self._config.uid}:{self._config.uid}")
         relay = None if spec.relay is None else f"http://{spec.relay}"
-        sandbox = RemoteSandbox(name, spec, container, on_end=self._ended, relay_url=relay)
+        sandbox = RemoteSandbox(
+            name, spec, container, on_end=self._ended, relay_url=relay, snapshots=self._snapshots
+        )
         self._sandboxes[name] = sandbox
+        try:
+            await sandbox.begin_with_snapshot()
+        except BaseException:
+            self._go_on_behind(sandbox.terminate())
+            raise
         return sandbox
 
     async def _undo(self, engine: Engine, making: asyncio.Task[RemoteSandbox], name: str) -> None:
@@ -151,8 +160,8 @@ class ContainerProvider:
         return [orphan.id for orphan in orphans]
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        """Refused."""
-        raise Unsupported("snapshots: this provider keeps no work folders")
+        """Forget a snapshot; absent is fine."""
+        self._snapshots.delete(snapshot_id)
 
     async def close(self) -> None:
         """Remove every container that this provider made, and wait for clean-ups that go on behind."""
@@ -161,6 +170,7 @@ class ContainerProvider:
         results = await asyncio.gather(*ends, return_exceptions=True)
         if self._behind:
             await asyncio.wait(set(self._behind), timeout=_CLEAN_UP_S)
+        await self._snapshots.close()
         if self._engine is not None:
             await self._engine.aclose()
         for result in results:

@@ -19,10 +19,9 @@ from ..errors import (
     SandboxError,
     SandboxGone,
     SandboxStartFailed,
-    Unsupported,
 )
 from ..protocol import Feature, SandboxSpec
-from ..remote import RemoteSandbox
+from ..remote import RemoteSandbox, Snapshots
 from ..remote.owner import KIND, LABEL, WANTED, Orphan, Tags
 from .config import E2BConfig
 from .retry import is_transient, wait_s
@@ -53,6 +52,7 @@ class E2BProvider:
         self._tags = Tags()
         self._cloud: Cloud | None = None
         self._sandboxes: dict[str, E2BSandbox] = {}
+        self._snapshots = Snapshots()
         self._behind: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -60,7 +60,7 @@ class E2BProvider:
     def features(self) -> frozenset[Feature]:
         """What it can do."""
         opened = {Feature.RELAY, Feature.EGRESS} if self._config.whole_host_rules else set()
-        return frozenset({Feature.SERVICES, Feature.EXPOSE, *opened})
+        return frozenset({Feature.SERVICES, Feature.EXPOSE, Feature.SNAPSHOTS, *opened})
 
     def live(self) -> list[str]:
         """Ids of the sandboxes that this provider made and has not ended."""
@@ -112,6 +112,7 @@ class E2BProvider:
             raise SandboxStartFailed("the provider is closed")
         check_spec(spec)
         check_features(spec, self.features, "E2B")
+        self._snapshots.check(spec.snapshot)
         if spec.limits.cpus is not None:
             raise LimitNotEnforceable("limits.cpus: a template of E2B decides it; leave it None")
         for address in _hosts(spec):
@@ -119,10 +120,11 @@ class E2BProvider:
 
     async def _make(self, cloud: Cloud, spec: SandboxSpec, wanted: str) -> E2BSandbox:
         handle = await self._handle(cloud, spec, wanted)
-        sandbox = E2BSandbox(spec, handle, cloud, tag=wanted, on_end=self._ended)
+        sandbox = E2BSandbox(spec, handle, cloud, tag=wanted, on_end=self._ended, snapshots=self._snapshots)
         self._sandboxes[sandbox.id] = sandbox
         try:
             await self._furnish(handle, spec)
+            await sandbox.begin_with_snapshot()
         except BaseException:
             self._go_on_behind(sandbox.terminate())
             raise
@@ -203,13 +205,13 @@ class E2BProvider:
             raise InvalidSpec(f"sandbox {sandbox_id} is no orphan of this machine")
         cloud = self._account()
         handle = await cloud.connect(sandbox_id, server_time_s(self._config, spec.ttl_s))
-        sandbox = E2BSandbox(spec, handle, cloud, tag="", on_end=self._ended)
+        sandbox = E2BSandbox(spec, handle, cloud, tag="", on_end=self._ended, snapshots=self._snapshots)
         self._sandboxes[sandbox_id] = sandbox
         return sandbox
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        """Refused."""
-        raise Unsupported("snapshots: this provider keeps no work folders")
+        """Forget a snapshot; absent is fine."""
+        self._snapshots.delete(snapshot_id)
 
     async def close(self) -> None:
         """End every sandbox that this provider made, and wait for clean-ups that go on behind."""
@@ -218,6 +220,7 @@ class E2BProvider:
         results = await asyncio.gather(*ends, return_exceptions=True)
         if self._behind:
             await asyncio.wait(set(self._behind), timeout=_CLEAN_UP_S)
+        await self._snapshots.close()
         for result in results:
             if isinstance(result, BaseException):
                 raise result

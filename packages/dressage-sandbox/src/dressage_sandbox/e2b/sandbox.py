@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import SandboxError, SandboxGone
 from ..protocol import Endpoint, OnOutput, RunResult, SandboxSpec
-from ..remote import RemoteSandbox
+from ..remote import RemoteSandbox, Snapshots
 from .config import E2BConfig
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class E2BSandbox(RemoteSandbox):
         *,
         tag: str,
         on_end: Callable[[RemoteSandbox], None],
+        snapshots: Snapshots,
     ) -> None:
         self.handle = handle
         self.tag = tag
@@ -51,7 +52,15 @@ class E2BSandbox(RemoteSandbox):
         self._paused = False
         self._server_ends = time.monotonic() + server_time_s(cloud.config, spec.ttl_s)
         relay = None if spec.relay is None else f"http://{spec.relay}"
-        super().__init__(handle.id, spec, handle, on_end=on_end, relay_url=relay, expose=self._reach)
+        super().__init__(
+            handle.id,
+            spec,
+            handle,
+            on_end=on_end,
+            relay_url=relay,
+            expose=self._reach,
+            snapshots=snapshots,
+        )
         self._beat = self._life.begin(self._keep_up())
 
     @property

@@ -12,6 +12,7 @@ from ..errors import InvalidSpec, SandboxError, Unsupported
 from ..protocol import GIB, MIB, DirEntry, Endpoint, OnOutput, RunResult, SandboxSpec, Snapshot, Status
 from .commands import Commands, RemoteService
 from .files import Files
+from .snapshots import Snapshots
 from .transport import Transport
 from .work import Life
 
@@ -30,6 +31,7 @@ class RemoteSandbox:
         on_end: is told once everything is gone.
         relay_url: the relay as seen inside.
         expose: makes a port reachable; None: this provider cannot.
+        snapshots: where work folders are kept; None: this provider keeps none.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class RemoteSandbox:
         on_end: Callable[[RemoteSandbox], None],
         relay_url: str | None = None,
         expose: Callable[[int], Awaitable[Endpoint]] | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.spec = spec
         self.transport = transport
@@ -49,6 +52,7 @@ class RemoteSandbox:
         self._on_end = on_end
         self._relay_url = relay_url
         self._expose = expose
+        self._snapshots = snapshots
         self._life = Life(self.lost)
         self._commands = Commands(transport, self._life, spec, _base_env(spec))
         self._files = Files(transport, self._commands, self._life, spec.workdir)
@@ -152,8 +156,23 @@ class RemoteSandbox:
         return await self._expose(port)
 
     async def snapshot(self) -> Snapshot:
-        """Refused."""
-        raise Unsupported("snapshot: this provider keeps no work folders; download what is needed")
+        """The work folder as it is now, for ``SandboxSpec.snapshot`` of the same provider.
+
+        Raises:
+            FileTooLarge: its archive is longer than ``limits.disk_bytes`` and some room.
+        """
+        self._life.check()
+        if self._snapshots is None:
+            raise Unsupported("snapshot: this provider keeps no work folders; download what is needed")
+        limit = self.spec.limits.disk_bytes
+        return await self._snapshots.take(self._commands, self._files, self.spec.workdir, limit)
+
+    async def begin_with_snapshot(self) -> None:
+        """Fill the work folder as the spec says; for providers, once it is there."""
+        if self.spec.snapshot is not None:
+            assert self._snapshots is not None
+            told = (self._commands, self._files, self.spec.workdir, self.spec.snapshot)
+            await self._snapshots.restore(*told)
 
     async def status(self) -> Status:
         """How it does, as far as is known here."""
