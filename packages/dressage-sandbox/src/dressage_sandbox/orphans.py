@@ -149,7 +149,10 @@ class _Crowd:
 
     def _hear(self, fd: int) -> None:
         worker, buffer, due = self._running[fd]
-        buffer += os.read(fd, 4096)
+        data = os.read(fd, 4096)
+        if not data and worker.poll() not in (None, -signal.SIGKILL):
+            raise RuntimeError(f"a worker ended by itself, with {worker.poll()}: see above")
+        buffer += data
         while b"\n" in buffer:
             line, _, rest = bytes(buffer).partition(b"\n")
             buffer[:] = rest
