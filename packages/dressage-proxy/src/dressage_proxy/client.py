@@ -52,11 +52,13 @@ class Finalized:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """``quiesced`` only if nothing of the pause's scope is in flight any more."""
+    """``quiesced`` only if nothing of the pause's scope is in flight any more. ``spared`` calls end by
+    themselves: their sessions have used up their switches of weight versions."""
 
     quiesced: bool
     preempted: int
     waiting: int
+    spared: int = 0
 
 
 class ProxyClient:
@@ -148,14 +150,22 @@ class ProxyClient:
         """Drop a session: what runs is aborted, its tokens are counted as lost."""
         await self._send("DELETE", _path(session_id))
 
-    async def pause(self, session_id: str | None = None, *, timeout_s: float = 10.0) -> Paused:
-        """Stop at token boundaries, for one session or all, and wait up to ``timeout_s`` for quiescence."""
-        body: dict[str, Any] = {"timeout_s": timeout_s}
+    async def pause(
+        self, session_id: str | None = None, *, timeout_s: float = 10.0, force: bool = False
+    ) -> Paused:
+        """Stop at token boundaries, for one session or all, and wait up to ``timeout_s`` for quiescence.
+        ``force`` preempts also calls that would be spared."""
+        body: dict[str, Any] = {"timeout_s": timeout_s, "force": force}
         if session_id is not None:
             body["session_id"] = session_id
         wait = self._timeout_s + timeout_s
         reply = await self._json("POST", "/rollout/pause", body, timeout_s=wait)
-        return Paused(bool(reply["quiesced"]), int(reply["preempted"]), int(reply["waiting"]))
+        return Paused(
+            bool(reply["quiesced"]),
+            int(reply["preempted"]),
+            int(reply["waiting"]),
+            int(reply.get("spared", 0)),
+        )
 
     async def resume(self, version: int) -> None:
         """Go on, with weights of this version."""

@@ -185,6 +185,7 @@ def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, b
             "tokens": final.sampled_tokens if final else tree.sampled_tokens,
             "in_flight": pipeline.in_flight(session.id),
             "generation": final.generation if final else None,
+            "expired": final is not None and final.expired,
             "labels": dict(session.labels),
         }
 
