@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -28,7 +29,7 @@ from dressage_sandbox import (
     conformance,
 )
 from dressage_sandbox.owners import Records
-from dressage_sandbox.ray import RayConfig, RayProvider
+from dressage_sandbox.ray import NodePool, RayConfig, RayProvider
 from ray.cluster_utils import Cluster
 
 MB = 1 << 20
@@ -48,37 +49,46 @@ async def raises(kind, work):
     raise AssertionError(f"expected {kind.__name__}")
 
 
-async def conforms(cluster, config):
-    provider = RayProvider(config)
+async def end(provider):
+    """Every sandbox of a provider that goes on."""
+    for sandbox in list(provider._sandboxes.values()):
+        await sandbox.terminate()
+
+
+async def conforms(provider):
     slow = {"timeouts_end_the_whole_tree", "commands_run_at_the_same_time"}
     for check in conformance.checks_for(provider):
         if check.__name__ not in slow:  # these are of the node's own provider
             await check(provider, conformance.DEFAULT_SPEC)
-    await provider.close()
 
 
 async def places_by_capacity_and_refuses_what_has_no_room(cluster, config):
     """Two nodes of 2 and 1 processors, one sandbox a processor."""
-    provider = RayProvider(RayConfig(make=config.make, per_cpu=1.0))
+    provider = RayProvider(RayConfig(make=config.make, per_cpu=1.0, queue_s=1.0))
     boxes = await asyncio.gather(*(provider.create(SPEC) for _ in range(3)))
     expect(sorted(provider.placed().values()) == [1, 2], f"placed {provider.placed()}")
     await raises(Full, provider.create(SPEC))
-    patient = RayProvider(RayConfig(make=config.make, per_cpu=1.0, queue_s=20.0))
-    more = [await patient.create(SPEC) for _ in range(3)]
-    waiting = asyncio.ensure_future(patient.create(SPEC))
+    waiting = asyncio.ensure_future(provider.create(SPEC))
     await asyncio.sleep(0.3)
     expect(not waiting.done(), "a create beyond the capacity did not wait")
-    await more[0].terminate()
-    expect((await waiting).alive, "a create that waited got no place")
     await boxes[0].terminate()
-    expect((await provider.create(SPEC)).alive, "a place that was given back is not used")
-    await patient.close()
+    expect((await waiting).alive, "a create that waited did not get the place that was given back")
     await provider.close()
     expect((provider.placed(), provider.live()) == ({}, []), "places are left")
 
 
-async def data_goes_straight_to_the_node_that_holds_the_sandbox(cluster, config):
-    provider = RayProvider(config)
+async def pools_are_kept_on_every_node(cluster, config):
+    provider = RayProvider(RayConfig(make=NodePool(SPEC, 2, config.make)))
+    await provider.warm()
+    boxes = [await provider.create(replace(SPEC, owner=f"box-{n}")) for n in range(2)]
+    expect(len({box.node.id for box in boxes}) == 2, "one node holds all")
+    owners = [(await box.status()).owner for box in boxes]
+    expect(owners == ["box-0", "box-1"], f"owners are {owners}")
+    expect([(await box.run("echo hi")).stdout for box in boxes] == [b"hi\n"] * 2, "a pooled one does not run")
+    await provider.close()
+
+
+async def data_goes_straight_to_the_node_that_holds_the_sandbox(provider):
     boxes = [await provider.create(SPEC) for _ in range(4)]
     expect(len({box.node.id for box in boxes}) == 2, "one node holds all")
     data = os.urandom(8 * MB)
@@ -89,11 +99,10 @@ async def data_goes_straight_to_the_node_that_holds_the_sandbox(cluster, config)
     expect(len({pid for _, pid in where.values()} - {os.getpid()}) == 2, f"not one process a node: {where}")
     names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
     expect(names == [], f"there is a central actor: {names}")
-    await provider.close()
+    await end(provider)
 
 
-async def errors_cross_nodes_as_they_were(cluster, config):
-    provider = RayProvider(config)
+async def errors_cross_nodes_as_they_were(provider):
     box = await provider.create(SPEC)
     error = await raises(SandboxFileNotFound, box.read("missing"))
     told = (error.errno, error.filename)
@@ -104,11 +113,10 @@ async def errors_cross_nodes_as_they_were(cluster, config):
     await raises(InvalidSpec, provider.create(SandboxSpec(workdir="relative")))
     await raises(InvalidSpec, provider.create(SandboxSpec(relay="127.0.0.1:80")))
     expect(sum(provider.placed().values()) == 1, "a refused create holds a place")
-    await provider.close()
+    await end(provider)
 
 
-async def a_cancelled_create_and_a_cancelled_command_leave_nothing(cluster, config):
-    provider = RayProvider(config)
+async def a_cancelled_create_and_a_cancelled_command_leave_nothing(provider):
     for delay in (0.0, 0.01, 0.05):
         task = asyncio.ensure_future(provider.create(SPEC))
         await asyncio.sleep(delay)
@@ -127,7 +135,7 @@ async def a_cancelled_create_and_a_cancelled_command_leave_nothing(cluster, conf
     size = len(await box.read("grown"))
     await asyncio.sleep(0.3)
     expect(len(await box.read("grown")) == size, "a cancelled command still writes")
-    await provider.close()
+    await end(provider)
 
 
 async def a_lost_node_ends_its_leases_and_they_are_made_elsewhere(cluster, config):
@@ -158,14 +166,36 @@ async def a_lost_node_ends_its_leases_and_they_are_made_elsewhere(cluster, confi
     expect(provider.live() == [], "sandboxes are left")
 
 
-CHECKS = (
+ON_ONE = (
     conforms,
-    places_by_capacity_and_refuses_what_has_no_room,
     data_goes_straight_to_the_node_that_holds_the_sandbox,
     errors_cross_nodes_as_they_were,
     a_cancelled_create_and_a_cancelled_command_leave_nothing,
+)
+"""Checks that share a provider."""
+WITH_THEIR_OWN = (
+    places_by_capacity_and_refuses_what_has_no_room,
+    pools_are_kept_on_every_node,
     a_lost_node_ends_its_leases_and_they_are_made_elsewhere,  # the last: it takes a node away
 )
+
+
+async def tell(check, *arguments):
+    try:
+        await check(*arguments)
+        error = None
+    except Exception:  # noqa: BLE001 - told to the test
+        error = traceback.format_exc()
+    print(json.dumps({"name": check.__name__, "error": error}), flush=True)
+
+
+async def scenario(cluster, config):
+    provider = RayProvider(config)
+    for check in ON_ONE:
+        await tell(check, provider)
+    await provider.close()
+    for check in WITH_THEIR_OWN:
+        await tell(check, cluster, config)
 
 
 def main() -> None:
@@ -178,13 +208,7 @@ def main() -> None:
     cluster.add_node(num_cpus=1, **memory)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     try:
-        for check in CHECKS:
-            try:
-                asyncio.run(check(cluster, RayConfig(make=make)))
-                error = None
-            except Exception:  # noqa: BLE001 - told to the test
-                error = traceback.format_exc()
-            print(json.dumps({"name": check.__name__, "error": error}), flush=True)
+        asyncio.run(scenario(cluster, RayConfig(make=make)))
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 NAMES = (
     "conforms",
     "places_by_capacity_and_refuses_what_has_no_room",
+    "pools_are_kept_on_every_node",
     "data_goes_straight_to_the_node_that_holds_the_sandbox",
     "errors_cross_nodes_as_they_were",
     "a_cancelled_create_and_a_cancelled_command_leave_nothing",

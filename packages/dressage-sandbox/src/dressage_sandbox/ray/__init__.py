@@ -3,8 +3,8 @@
 Nothing here imports Ray before a provider is used.
 """
 
-from .config import RayConfig
+from .config import NodePool, RayConfig
 from .provider import RayProvider
 from .sandbox import RaySandbox, RayService
 
-__all__ = ["RayConfig", "RayProvider", "RaySandbox", "RayService"]
+__all__ = ["NodePool", "RayConfig", "RayProvider", "RaySandbox", "RayService"]

@@ -24,6 +24,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..errors import ProviderUnavailable, SandboxError, SandboxGone, SandboxStartFailed
+from ..pool import PooledProvider
 from ..protocol import Sandbox, SandboxProvider, SandboxSpec, Service
 
 __all__ = ["Node", "alive_nodes", "check_connected", "start_node"]
@@ -63,6 +64,11 @@ class NodeServer:
     async def where(self) -> tuple[str, int]:
         """The node's id as Ray tells it here, and this process."""
         return str(ray.get_runtime_context().get_node_id()), os.getpid()
+
+    async def fill(self) -> None:
+        """Wait until what the provider keeps ready is."""
+        if isinstance(self._provider, PooledProvider):
+            await self._provider.fill()
 
     async def create(self, spec: SandboxSpec) -> tuple[str, str | None]:
         """A sandbox's id and its relay as seen inside."""

@@ -6,13 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import InvalidSpec
-from ..protocol import Feature, SandboxProvider
+from ..pool import PooledProvider
+from ..protocol import Feature, SandboxProvider, SandboxSpec
 from ..provider import BubblewrapProvider
 
-__all__ = ["RayConfig"]
+__all__ = ["NodePool", "RayConfig"]
 
 _LOCAL = frozenset({Feature.STREAMS, Feature.EXPOSE})
 """What does not cross nodes: callbacks, and ports of a node's loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePool:
+    """Makes a node's provider that keeps ``size`` fresh sandboxes ready: for ``RayConfig.make``."""
+
+    spec: SandboxSpec
+    size: int
+    make: Callable[[], BubblewrapProvider] = BubblewrapProvider
+
+    def __call__(self) -> PooledProvider:
+        """On the node."""
+        return PooledProvider(self.make(), self.spec, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +34,8 @@ class RayConfig:
     """Settings of a provider."""
 
     make: Callable[[], SandboxProvider] = BubblewrapProvider
-    """Makes the provider of a node, on that node; Ray must be able to pickle it."""
+    """Makes the provider of a node, on that node (``NodePool`` keeps some ready); Ray must be able to pickle
+    it."""
     inner_features: frozenset[Feature] = frozenset(Feature)
     """What that provider can do."""
     per_cpu: float = 8.0

@@ -61,6 +61,23 @@ class RayProvider:
         """How many sandboxes each node holds, by its id."""
         return {node: used for node, used in self._used.items() if used}
 
+    async def warm(self) -> None:
+        """Start every node, and wait until what their providers keep ready is there.
+
+        Raises:
+            SandboxError: a node could not be used; the others are warm.
+        """
+        self._check(SandboxSpec())
+        self._looked = float("-inf")
+        await self._look()
+        results = await asyncio.gather(*(self._warm(node) for node in self._room), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _warm(self, node_id: str) -> None:
+        await (await self._node(node_id)).ask("fill", patience_s=_START_S)
+
     async def create(self, spec: SandboxSpec) -> RaySandbox:
         """A ready sandbox, on the node that has most room for it in proportion.
 
