@@ -10,10 +10,10 @@ import httpx
 import pytest
 from dressage_proxy import ConfigError
 from dressage_proxy.options import check_shards
+from dressage_proxy.session_ids import new_session_id, session_in, shard_of
 from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Peer
-from dressage_proxy.shards.ids import new_session_id, session_in, shard_of
 from dressage_segments import audit
 from dressage_store import FilesStore
 from hypothesis import given

@@ -35,7 +35,7 @@ from dressage_proxy.errors import ConflictError, GoneError, NotFoundError, Reque
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.session import Session, State, Summary
-from dressage_proxy.shards.ids import new_session_id
+from dressage_proxy.session_ids import new_session_id
 from dressage_proxy.versions import VersionBudget
 
 log = logging.getLogger("dressage.proxy")

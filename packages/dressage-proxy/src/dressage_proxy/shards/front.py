@@ -11,9 +11,9 @@ import aiohttp
 import orjson
 
 from dressage_proxy.dataplane import Receive, Scope, Send
+from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Answer, Peer, refuse
-from dressage_proxy.shards.ids import session_in, shard_of
 
 _Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from dressage_proxy.errors import ConfigError
 from dressage_proxy.serving import Server, http_server, serving, stop_event
+from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.forward import Peer
 from dressage_proxy.shards.front import Front
-from dressage_proxy.shards.ids import session_in, shard_of
 from dressage_proxy.shards.worker import FRONT
 
 _BACKOFF_S = 0.2
