@@ -11,8 +11,8 @@ whether it came to anything. ``ATTEMPTS`` lists them; ``try_one`` runs one in fr
 from __future__ import annotations
 
 from . import files, kernel, network, processes, resources
-from ._attempt import Attempt, Row
-from ._scene import Scene, scene, try_one
+from ._attempt import Attempt, Row, try_one
+from ._scene import Scene, scene
 
 __all__ = ["ATTEMPTS", "Attempt", "Row", "Scene", "scene", "try_one"]
 

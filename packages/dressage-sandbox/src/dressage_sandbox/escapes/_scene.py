@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +17,8 @@ from pathlib import Path
 from ..protocol import Limits, SandboxSpec
 from ..provider import BubblewrapProvider
 from ..sandbox import BubblewrapSandbox
-from ._attempt import Attempt, Row
 
-__all__ = ["Scene", "scene", "try_one"]
+__all__ = ["Scene", "scene"]
 
 _VICTIM = "import sys, time; print('up', flush=True); time.sleep(600)"
 
@@ -127,41 +125,3 @@ async def scene(limits: Limits | None = None) -> AsyncIterator[Scene]:
             yield Scene(host, provider, box, neighbour, targets)
         finally:
             await provider.close()
-
-
-async def try_one(attempt: Attempt) -> Row:
-    """Run one attempt. It also counts as a success if the host was harmed or something outlived the lease."""
-    started = time.monotonic()
-    async with scene() as made:
-        namespace, groups, pid = _namespace(made.box.pid), made.box.groups, made.box.pid
-        reached = await attempt.act(made)
-        harm = made.host.harm()
-        try:
-            async with asyncio.timeout(5):
-                await made.box.terminate()
-        except TimeoutError:
-            harm = harm or "the lease did not end within five seconds"
-        left = await asyncio.to_thread(_left, namespace, pid)
-        left += [str(group) for group in groups if group.exists()]
-        detail = "; ".join(part for part in (reached, harm, f"left: {left}" if left else "") if part)
-    measured = detail.startswith("measured:")
-    return Row(
-        attempt.kind, attempt.name, not detail or measured, detail.removeprefix("measured:").strip(),
-        time.monotonic() - started,
-    )  # fmt: skip
-
-
-def _namespace(pid: int) -> str:
-    """The pid namespace of a sandbox, by which its processes are found wherever they hide."""
-    return os.readlink(f"/proc/{pid}/ns/pid_for_children") if os.geteuid() == 0 else ""  # noqa: PTH115
-
-
-def _left(namespace: str, pid: int) -> list[str]:
-    found = [str(pid)] if Path(f"/proc/{pid}").exists() else []
-    if namespace:
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if str((entry / "ns/pid").readlink()) == namespace:
-                        found.append(entry.name)
-    return found
