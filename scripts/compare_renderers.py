@@ -3,8 +3,8 @@
     python scripts/compare_renderers.py [NAME …] [--conversations N]
 
 For made-up conversations: the ids of the whole conversation (``start``) and those appended after a sampled
-turn (``extend``, theirs is ``bridge_to_next_turn``). Where the two differ, the row says how often each of them
-is what the chat template itself renders. The peer runs in an environment of its own under ``.cache``.
+turn (``extend``, theirs is ``bridge_to_next_turn``). Where the two differ, the row says how often each of
+them is what the chat template itself renders. The peer runs in an environment of its own under ``.cache``.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def run(call):
 def bridge(case):
     ids = renderer.bridge_to_next_turn(case["prompt"], case["sampled"], case["new"], tools=case["tools"])
     return None if ids is None else list(ids.token_ids)
-json.dump([[run(lambda: list(renderer.render_ids(c["messages"], tools=c["tools"], add_generation_prompt=True))),
-            run(lambda: bridge(c))] for c in job["cases"]], sys.stdout)
+def whole(c):
+    return list(renderer.render_ids(c["messages"], tools=c["tools"], add_generation_prompt=True))
+json.dump([[run(lambda: whole(c)), run(lambda: bridge(c))] for c in job["cases"]], sys.stdout)
 """
 
 

@@ -45,6 +45,20 @@ def test_what_a_real_profile_says(name: str, real_codec: Callable[[str], ChatCod
     assert codec.profile.thinking_in_history == ("strips" if thinks else "none")
 
 
+def test_a_moved_system_message_gives_the_ids_of_mistrals_own_encoder(
+    real_codec: Callable[[str], ChatCodec], granted: Granted
+) -> None:
+    messages = [
+        Message("system", "s"),
+        Message("user", "hi there"),
+        Message("assistant", "hello"),
+        Message("user", "again"),
+    ]
+    start = granted(real_codec("mistral-nemo").start(messages))
+    # What mistral_common 1.13.1 encodes this conversation to with tekken_240718.json.
+    assert start.ids.tolist() == [1, 3, 8101, 2156, 4, 29706, 2, 3, 1115, 1267, 57774, 4]
+
+
 def test_known_ids_of_a_short_conversation(qwen3: ChatCodec, granted: Granted) -> None:
     start = granted(qwen3.start([Message("user", "Hello")]))
     assert start.ids.tolist() == [151644, 872, 198, 9707, 151645, 198, 151644, 77091, 198]

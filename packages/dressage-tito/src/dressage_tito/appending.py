@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from dressage_tito.grammars import REASONING_TAGS
-from dressage_tito.probe import OTHER, USER, WORD, Probe
+from dressage_tito.probe import CALL_ID, OTHER, USER, WORD, Probe
 from dressage_tito.template import Json
 
 _LATER = "Xq7later"
+_LATER_ID = "call00002"
 _ROLES = ("user", "tool", "system", "assistant")
 
 
@@ -43,11 +44,12 @@ def _why_not(probe: Probe, role: str, tools: bool, block: tuple[str, str] | None
         prompt = probe.try_text(base[:-1], generation=True, tools=tools)
         if prompt is not None and not _head(after, block).startswith(_unopened(prompt, block)):
             return "template_rewrites_history"
-        again: Json = probe.calls(word=_LATER) if calls else probe.reply(_LATER)
+        again: Json = probe.calls(word=_LATER, call_id=_LATER_ID) if calls else probe.reply(_LATER)
+        then = [probe.result(call_id=_LATER_ID)] if role == "tool" else appended
         between = appended if role in ("user", "tool") else [USER]
-        later = probe.try_text([*base, *between, again, *appended],
-                          generation=True, tools=tools)  # fmt: skip
-        if later is not None and later.rpartition(_LATER)[2] != after.rpartition(WORD)[2]:
+        later = probe.try_text([*base, *between, again, *then], generation=True, tools=tools)
+        tail = "" if later is None else later.rpartition(_LATER)[2].replace(_LATER_ID, CALL_ID)
+        if later is not None and tail != after.rpartition(WORD)[2]:
             return "template_counts_turns"
     return ""
 

@@ -105,6 +105,7 @@ class Fuzzer:
         self._system = system
         self._call_id = call_id
         self._extra = list(extra)
+        self._calls_made = 0
         self._parallel = parallel
         self._content_beside_calls = content_beside_calls
 
@@ -113,6 +114,7 @@ class Fuzzer:
         control literals."""
         draw = self._random
         with_tools = self._tools and draw.random() < 0.6
+        self._calls_made = 0
         made: list[Round] = []
         appended: tuple[Message, ...] = (self._message("user", spelled),)
         if self._system and draw.random() < 0.5:
@@ -150,21 +152,22 @@ class Fuzzer:
         if with_tools:
             # What the template cannot print is drawn too, seldom: it must be refused.
             most = 3 if self._parallel or draw.random() < 0.1 else 1
-            calls = tuple(self._call(index) for index in range(draw.randint(0, most)))
+            calls = tuple(self._call() for _ in range(draw.randint(0, most)))
         reasoning = self.text().strip() if self._reasoning and draw.random() < 0.5 else ""
         content = self.text().strip()
         if calls and not self._content_beside_calls and draw.random() < 0.9:
             content = ""
         return Message("assistant", content, reasoning=reasoning, tool_calls=calls)
 
-    def _call(self, index: int) -> ToolCall:
+    def _call(self) -> ToolCall:
         arguments: dict[str, Any] = {
             "command": self.text(),
             "options": {"deep": [1, None, True, self.text()]},
         }
         name = self._random.choice(["shell", "read_file"])
         made_up = "".join(self._random.choice("abcdef0123456789") for _ in range(9))
-        call_id = self._call_id(name, index) or made_up
+        call_id = self._call_id(name, self._calls_made) or made_up
+        self._calls_made += 1
         return ToolCall(call_id, name, arguments, json.dumps(arguments, ensure_ascii=False))
 
     def _next(self, reply: Message, spelled: bool) -> tuple[Message, ...]:
@@ -190,10 +193,21 @@ class Fuzzer:
 
 
 def smaller(conversation: Conversation) -> Iterator[Conversation]:
-    """Conversations with one thing less, the boldest cuts first; a user still speaks first."""
-    for candidate in _smaller(conversation):
-        if any(message.role == "user" for message in candidate.rounds[0].appended):
-            yield candidate
+    """Conversations with one thing less, the boldest cuts first; a user still speaks first, and every tool
+    message still answers a call of the reply before it."""
+    return filter(_sound, _smaller(conversation))
+
+
+def _sound(conversation: Conversation) -> bool:
+    if not any(message.role == "user" for message in conversation.rounds[0].appended):
+        return False
+    calls: set[str] = set()
+    for message in conversation.messages():
+        if message.role == "assistant":
+            calls = {call.id for call in message.tool_calls}
+        elif message.role == "tool" and message.tool_call_id not in calls:
+            return False
+    return True
 
 
 def _smaller(conversation: Conversation) -> Iterator[Conversation]:

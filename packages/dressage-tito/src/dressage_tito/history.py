@@ -44,8 +44,13 @@ class History:
             return Refusal("stop_rewritten", "in history the template writes another token for this stop")
         if self.profile.reasoning_block is None:
             return None
-        some = self.renderer.thought_of_history(appended, tools, kwargs, _WORD)
-        other = self.renderer.thought_of_history(appended, tools, kwargs, "")
+        calls = _ends(prefix_ids, self.profile.calls_close_ids) and not _ends(
+            prefix_ids, self.profile.turn_close_ids
+        )
+        some, other = (
+            self.renderer.thought_of_history(appended, tools, kwargs, reasoning, calls=calls)
+            for reasoning in (_WORD, "")
+        )
         thoughts = self._thoughts(prefix_ids, kwargs)
         kept = {_SOME} if some and _WORD in some else set()
         if other is not None:
@@ -61,11 +66,13 @@ class History:
 
         assert self.profile.reasoning_block is not None
         ids = np.asarray(prefix_ids, dtype=np.int64)
+        if self.profile.reasoning_block not in REASONING_TAGS:
+            # Channels (gpt-oss) are dropped once a final answer follows, whoever speaks in between.
+            text = self.tokens.decode_structure(ids.tolist())
+            return {_SOME if self.profile.reasoning_block[0].strip() in text else ""}
         text = self.tokens.decode_structure(ids[self._last_user(ids, kwargs) :].tolist())
         opening, closing = (re.escape(part.strip()) for part in self.profile.reasoning_block)
-        begin = f"{opening}((?:(?!{opening}).)*?)"
-        if self.profile.reasoning_block in REASONING_TAGS:
-            begin = f"(?:{begin})?"  # a prompt may close a block that it does not open
+        begin = f"(?:{opening}((?:(?!{opening}).)*?))?"  # a prompt may close a block that it does not open
         blocks = list(re.finditer(begin + closing, text, re.DOTALL))
         found = {_SOME if (m.group(1) or "").strip() else m.group().strip() for m in blocks}
         header = self.profile.generation_header.strip()
@@ -83,3 +90,7 @@ class History:
             if not wrapped or not following.startswith(wrapped):
                 return int(place)
         return 0
+
+
+def _ends(ids: Ids, closing: Sequence[int]) -> bool:
+    return bool(closing) and [int(token) for token in ids[-len(closing) :]] == list(closing)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dressage_tito.grammars import REASONING_TAGS
 from dressage_tito.marking import (
     Marker,
     Marks,
@@ -107,13 +108,21 @@ class Renderer:
         return tail.after(len(profile.call_suffix))
 
     def thought_of_history(
-        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, reasoning: str
+        self,
+        appended: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        kwargs: Json,
+        reasoning: str,
+        *,
+        calls: bool,
     ) -> str | None:
         """What the template prints of an earlier turn's reasoning before these messages.
 
         It stands between the assistant's header and the content; None where the header is another one.
         """
-        reply = _dummy(appended, with_calls=any(message.role == "tool" for message in appended[:1]))[-1]
+        answers = any(message.role == "tool" for message in appended[:1])
+        asked = appended if answers else [Message("tool")]
+        reply = _dummy(asked, with_calls=answers or calls)[-1]
         user = Message("user", "hi")
         try:
             prompt = self.reference([user], tools, kwargs, generation=True)
@@ -126,7 +135,9 @@ class Renderer:
         if not text.startswith(header):
             return None
         turn = text[len(header) :]
-        closing = (self.profile.reasoning_block or ("", ""))[1].strip()
+        if self.profile.reasoning_block not in REASONING_TAGS:
+            return reasoning if reasoning in turn else ""
+        closing = self.profile.reasoning_block[1].strip()
         before, found, _ = turn.partition("Xq7cut" if reply.tool_calls else "ok")[0].rpartition(closing)
         return (before + found).strip()
 
@@ -162,28 +173,44 @@ class Renderer:
         contents = [marker.escape(message.content) for message in messages]
         wanted = [(index, text.strip()) for index, text in enumerate(contents) if text.strip()]
         filled = [contents[index] for index, _ in wanted]
-        missing = find_in_order(marked, [_forms(text, marks.start, marks.end) for _, text in wanted])
         text, spans = unmark(marked, marks)
+        order, missing = _printed([text[a:b] for a, b in spans], [_forms(text) for _, text in wanted])
         if text != bare:
             # The template looks at how content begins or ends: find content in the render without marks.
             found = find_in_order(bare, [_forms(text) for _, text in wanted])
             if not isinstance(found, int):
                 return Rendered(bare, tuple(widen(bare, found, filled)), marks)
             missing = found
-        if isinstance(missing, int):
+        if missing is not None:
             index = wanted[missing][0]
             return Refusal(
                 "message_dropped",
                 f"the chat template does not print messages[{index}] (role {messages[index].role}) as it is",
             )
-        return Rendered(text, tuple(widen(text, spans, filled)), marks)
+        return Rendered(text, tuple(widen(text, spans, [filled[index] for index in order])), marks)
 
 
-def _forms(text: str, before: str = "", after: str = "") -> tuple[str, ...]:
+def _printed(seen: Sequence[str], wanted: Sequence[Sequence[str]]) -> tuple[list[int], int | None]:
+    """Which contents were printed, as they come in the render (a template may move one), and the first that
+    was not. ``seen`` are the marked texts, ``wanted`` each content in the forms that it may take."""
+    waiting: dict[str, list[int]] = {}
+    for index, forms in enumerate(wanted):
+        for form in forms:
+            waiting.setdefault(form, []).append(index)
+    order: list[int] = []
+    done: set[int] = set()
+    for text in seen:
+        found = next((item for item in waiting.get(text, ()) if item not in done), None)
+        if found is not None:
+            done.add(found)
+            order.append(found)
+    return order, next((index for index in range(len(wanted)) if index not in done), None)
+
+
+def _forms(text: str) -> tuple[str, ...]:
     """A content as a template may print it: as it is, or inside a JSON string."""
-    plain = f"{before}{text}{after}"
-    inside = f"{before}{json.dumps(text, ensure_ascii=False)[1:-1]}{after}"
-    return (plain,) if inside == plain else (plain, inside)
+    inside = json.dumps(text, ensure_ascii=False)[1:-1]
+    return (text,) if inside == text else (text, inside)
 
 
 def _dummy(appended: Sequence[Message], *, with_calls: bool) -> list[Message]:
