@@ -48,15 +48,12 @@ class Ports:
             OSError: nobody listens there.
             SandboxGone: the sandbox has ended.
         """
-        call = self._channel.start(0)
-        self._channel.send(wire.SOCKET, call)
-        await self._channel.answer(call, wire.ABORT)
-        data, fds, _, _ = socket.recv_fds(self._door, wire.SIZE.size, 1, socket.MSG_DONTWAIT)
-        if len(fds) != 1 or len(data) != wire.SIZE.size:
-            for fd in fds:
-                os.close(fd)
-            raise SandboxGone("the sandbox gave no socket")
-        connection = socket.socket(fileno=fds[0])
+        connection = self._passed()
+        while connection is None:
+            call = self._channel.start(0)
+            self._channel.send(wire.SOCKET, call)
+            await self._channel.answer(call, wire.ABORT)
+            connection = self._passed()
         try:
             connection.setblocking(False)
             async with asyncio.timeout(_CONNECT_S):
@@ -65,6 +62,18 @@ class Ports:
         except BaseException:
             connection.close()
             raise
+
+    def _passed(self) -> socket.socket | None:
+        """A socket that the agent has passed out. All are alike: one whose caller left serves the next."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._door, wire.SIZE.size, 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        if len(fds) != 1 or len(data) != wire.SIZE.size:
+            for fd in fds:
+                os.close(fd)
+            raise SandboxGone("the sandbox gave no socket")
+        return socket.socket(fileno=fds[0])
 
     def stop(self) -> None:
         """Accept no more and drop every connection."""
