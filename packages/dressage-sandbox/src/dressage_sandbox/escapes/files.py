@@ -17,7 +17,7 @@ _READ = """
 import os
 places = ['/etc/shadow', '/root', '/home', '/var/log', '/etc/hostname', '/etc/ssh', T['file'], T['runtime']]
 for path in places + T['paths']:
-    if path.startswith(('/usr', '/bin', '/lib')) or os.path.abspath(path) in ('/', '/tmp'): continue  # its own
+    if path.startswith(('/usr', '/bin', '/lib')) or os.path.abspath(path) in ('/', '/tmp'): continue  # own
     try:
         names = os.listdir(path) if os.path.isdir(path) else [open(path, 'rb').read(64)]
         escaped(f'{path}: {names[:3]}')
