@@ -32,7 +32,7 @@ async def test_one_reply_more_than_is_admitted_is_refused_with_retry_after_in_th
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["error"]["code"] == "overloaded"
     joined = asyncio.create_task(rig.post(session, HI))  # a retry of what is in the making is nothing more
-    await asyncio.sleep(0.05)
+    await until(lambda: any(made.waiters == 2 for made in rig.proxy.pipeline._attempts.values()))
     await rig.engine.release()
     assert (await first).json()["choices"] == (await joined).json()["choices"]
     assert (await rig.post(other, HI)).status_code == 200
@@ -57,10 +57,13 @@ async def test_a_draining_proxy_ends_what_it_began_and_begins_nothing(make_rig):
 
 
 async def test_an_idle_session_expires_into_the_store_and_is_never_made_again(make_rig):
-    rig = await make_rig(idle_timeout_s=0.2)
+    rig = await make_rig(idle_timeout_s=100)
     session = await rig.open()
     await rig.chat(session, "hi")
-    await until(lambda: rig.store.pending() == [session])
+    assert await rig.proxy.sessions.expire() == 0
+    rig.proxy.sessions.find(session).touched -= 101
+    assert await rig.proxy.sessions.expire() == 1
+    assert rig.store.pending() == [session]
     trajectory = rig.store.read(session)
     assert trajectory.failure_class == "timeout"
     assert trajectory.lost_tokens == {"timeout": 9}
@@ -82,23 +85,26 @@ async def test_an_expired_session_is_expired_after_a_restart_too(make_rig):
 
 
 async def test_a_session_with_a_reply_in_the_making_is_not_idle(make_rig):
-    rig = await make_rig(idle_timeout_s=0.1)
+    rig = await make_rig(idle_timeout_s=100)
     rig.engine.hold_after = 1
     session = await rig.open()
     first = asyncio.create_task(rig.post(session, HI))
     await rig.engine.until_running(1)
-    await asyncio.sleep(0.3)
+    rig.proxy.sessions.find(session).touched -= 101
+    assert await rig.proxy.sessions.expire() == 0
     await rig.engine.release()
     assert (await first).status_code == 200
+    assert await rig.proxy.sessions.expire() == 0, "its end counts as a use"
 
 
 async def test_a_session_may_lower_its_idle_time_and_not_raise_it(make_rig):
     rig = await make_rig(idle_timeout_s=100)
     quick, slow = (
-        await rig.open(limits={"idle_timeout_s": 0.05}),
+        await rig.open(limits={"idle_timeout_s": 50}),
         await rig.open(limits={"idle_timeout_s": 1e6}),
     )
-    await asyncio.sleep(0.1)
+    for session in (quick, slow):
+        rig.proxy.sessions.find(session).touched -= 51
     assert await rig.proxy.sessions.expire() == 1
     assert rig.store.pending() == [quick]
     rig.proxy.sessions.find(slow).touched -= 101
@@ -152,7 +158,7 @@ async def test_a_session_without_switches_left_is_spared_by_a_pause_that_waits_f
     spent, free = await rig.open(limits={"max_version_switches": 0}), await rig.open()
     turns = [asyncio.create_task(rig.post(session, HI)) for session in (spent, free)]
     await rig.engine.until_running(2)
-    paused = await rig.http.post("/rollout/pause", json={"timeout_s": 0.3})
+    paused = await rig.http.post("/rollout/pause", json={"timeout_s": 0.5})
     assert paused.json() == {"quiesced": False, "preempted": 1, "waiting": 0, "spared": 1}
     await rig.engine.release()
     assert (await turns[0]).status_code == 200
