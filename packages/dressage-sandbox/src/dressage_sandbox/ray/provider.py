@@ -178,7 +178,7 @@ class RayProvider:
         try:
             sandbox = await asyncio.shield(making)
         except BaseException:
-            if making.done():
+            if making.done() and (making.cancelled() or making.exception() is not None):
                 self._give_back(node_id)
             else:
                 self._go_on_behind(self._undo(node_id, making))
