@@ -255,7 +255,10 @@ class BubblewrapProvider:
         spec, process = sandbox.spec, sandbox.process
         pid = await process.learn_inner(START_S)
         try:
-            machine.cgroups.enter(sandbox.groups, pid)
+            if spec.limits.cpus is None:
+                machine.cgroups.enter(sandbox.groups, pid)
+            else:  # this waits in the kernel, and the loop must not
+                await asyncio.to_thread(machine.cgroups.enter, sandbox.groups, pid)
         except ProcessLookupError:
             raise SandboxStartFailed(await process.last_words()) from None
         started = start_time(pid) or 0

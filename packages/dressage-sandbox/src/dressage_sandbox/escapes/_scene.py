@@ -107,7 +107,10 @@ async def scene(limits: Limits | None = None) -> AsyncIterator[Scene]:
     async with _host() as host:
         provider = BubblewrapProvider(runtime_dir=host.folder / "runtime")
         listed = f"127.0.0.1:{host.egress.getsockname()[1]}"
-        spec = SandboxSpec(limits=limits or Limits(pids=48), egress=(listed,), env={"OWN": "1"})
+        share = (os.cpu_count() or 1) / 2 if (await provider.probe()).cpu != "none" else None
+        # Files count as memory, so three full file systems must leave some for the commands that come after.
+        limits = limits or Limits(pids=48, cpus=share, disk_bytes=96 << 20)
+        spec = SandboxSpec(limits=limits, egress=(listed,), env={"OWN": "1"})
         try:
             box, neighbour = [await provider.create(spec) for _ in "ab"]
             await neighbour.write("/workspace/secret", host.secret.encode())
