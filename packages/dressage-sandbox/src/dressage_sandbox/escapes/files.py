@@ -149,7 +149,7 @@ async def _race(scene: Scene) -> str:
 async def _odd(scene: Scene) -> str:
     """FIFOs, sockets, devices and endless files where the host reads: none may hold it up."""
     make = "import socket; socket.socket(socket.AF_UNIX).bind('socket')"
-    await scene.box.run("mkfifo fifo; ln -s /dev/zero zero; truncate -s 200M sparse; ln -s loop loop")
+    await scene.box.run("mkfifo fifo; ln -s /dev/zero zero; truncate -s 80M sparse; ln -s loop loop")
     await scene.box.run(["python3", "-c", make])
     try:
         async with asyncio.timeout(5):
