@@ -20,6 +20,8 @@ __all__ = ["Commands", "RemoteService"]
 
 _GUARD_S = 10.0
 """How long the report of a command that was killed may take before its sandbox counts as lost."""
+_SCRIPT_S = 60.0
+"""How long a script of ours may take."""
 _RETRY_S = 1.0
 _LONGEST_SCRIPT = 96 << 10
 """A script goes as one argument, of which Linux takes 128 KiB."""
@@ -49,7 +51,7 @@ class Commands:
         line = f"sh {path}; rm -f {path}"
         return await self._transport.run(line, timeout_s=timeout_s, as_root=as_root)
 
-    async def ask(self, script: str, *, timeout_s: float | None = 60.0) -> bytes:
+    async def ask(self, script: str, *, timeout_s: float | None = _SCRIPT_S) -> bytes:
         """The answer to a script of ours, or ``SandboxGone`` as soon as the sandbox has ended."""
         self._life.check()
         return await self._life.result(self.execute(script, timeout_s=timeout_s))
@@ -124,13 +126,13 @@ class Commands:
 
     async def _kill(self, script: scripts.RunScript) -> None:
         text = scripts.kills(script.id, script.tag)
-        if (await self.execute(text, timeout_s=_GUARD_S, as_root=True)).strip() != b"gone":
+        if (await self.execute(text, timeout_s=_SCRIPT_S, as_root=True)).strip() != b"gone":
             raise SandboxGone("a command whose time is over could not be ended")
 
     async def stop(self, script: scripts.RunScript, grace_s: float) -> None:
         """End a service's tree, with a grace."""
         text = scripts.stops(script.id, script.tag, script.folder, grace_s)
-        await self._life.result(self.execute(text, timeout_s=grace_s + _GUARD_S, as_root=True))
+        await self._life.result(self.execute(text, timeout_s=grace_s + _SCRIPT_S, as_root=True))
 
 
 class RemoteService:
@@ -187,5 +189,5 @@ class RemoteService:
             break
         seconds = time.monotonic() - began
         result = result_of(report, self._script.limit, seconds, self._script.cwd, timed_out=False)
-        await self._commands.execute(scripts.ends(self._script.folder), timeout_s=60.0)
+        await self._commands.execute(scripts.ends(self._script.folder), timeout_s=_SCRIPT_S)
         return result
