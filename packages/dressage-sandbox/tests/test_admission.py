@@ -43,6 +43,19 @@ async def test_a_full_queue_no_time_and_a_deadline_that_passes_are_told_apart_in
     assert admission.taken == 0
 
 
+async def test_a_turn_that_comes_as_its_caller_leaves_is_the_next_ones() -> None:
+    admission = Admission(1, 10)
+    await admission.enter(0)
+    leaving, next_one = [asyncio.ensure_future(admission.enter(60)) for _ in "ab"]
+    await asyncio.sleep(0)
+    admission.leave()  # the turn of the first, who is told at the loop's next round
+    leaving.cancel()
+    async with asyncio.timeout(5):
+        await next_one
+    assert leaving.cancelled()
+    assert admission.taken == 1
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 4),
