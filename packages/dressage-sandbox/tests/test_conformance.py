@@ -1,7 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from dressage_sandbox import BubblewrapProvider, Feature, conformance
+from dressage_sandbox import (
+    BubblewrapProvider,
+    Feature,
+    PooledProvider,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+    Service,
+    conformance,
+)
 from dressage_sandbox.conformance import commands
 from dressage_sandbox.fake import FakeProvider, completed
 
@@ -20,6 +29,14 @@ async def test_bubblewrap_conforms(provider: BubblewrapProvider, check: conforma
 )
 async def test_the_fake_conforms_in_files_and_life_cycle(check: conformance.Check) -> None:
     await check(FakeProvider(), conformance.DEFAULT_SPEC)
+
+
+async def test_bubblewrap_and_its_pool_satisfy_the_protocols(provider: BubblewrapProvider) -> None:
+    box = await provider.create(SandboxSpec())
+    assert isinstance(box, Sandbox)
+    assert isinstance(await box.start(["true"]), Service)
+    assert isinstance(provider, SandboxProvider)
+    assert isinstance(PooledProvider(provider, SandboxSpec(), 1), SandboxProvider)
 
 
 async def test_a_provider_that_loses_exit_codes_does_not_conform() -> None:

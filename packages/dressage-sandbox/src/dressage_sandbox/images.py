@@ -115,6 +115,8 @@ def portable(interpreter: Interpreter) -> Interpreter:
         library = program.parent.parent / "lib" / _library_name(program)
     extensions = [p for name in _EXTENSIONS for p in (library / "lib-dynload").glob(f"{name}.*so")]
     libraries, loader = _needed([program, *extensions])
+    for source, target in interpreter.mounts[2:]:  # libpython, where the interpreter is built so
+        libraries[PurePosixPath(target).name] = source
     name = library.name
     mounts = [(program, f"{home}/bin/{name}"), (library, f"{home}/lib/{name}"), (loader, f"{home}/ld.so")]
     mounts += [(path.resolve(), f"{home}/shared/{soname}") for soname, path in libraries.items()]
