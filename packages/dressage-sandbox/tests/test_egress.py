@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
 from dressage_sandbox import BubblewrapProvider, InvalidSpec, SandboxSpec
-from dressage_sandbox.egress import Address, AllowList, Refused, public
+from dressage_sandbox.egress import Address, AllowList, Egress, Refused, public
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,6 +168,26 @@ async def test_of_several_answers_only_the_allowed_ones_are_used() -> None:
         _, resolve = resolver(mixed)
         found = await AllowList.parse(entries).admit("a.org", 1, resolve)  # type: ignore[arg-type]
         assert [str(a) for a in found] == expected
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_listed_name_that_leads_to_this_host_is_refused_unless_the_address_is_listed(
+    origin: tuple[Origin, int], listed: bool
+) -> None:
+    served, port = origin
+    _, resolve = resolver(["127.0.0.1"])
+    entries = [f"a.org:{port}", f"127.0.0.1:{port}"][: 1 + listed]
+    egress = Egress(AllowList.parse(entries), resolve=resolve)  # type: ignore[arg-type]
+    listener = socket.create_server(("127.0.0.1", 0))
+    await egress.start(listener)
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(f"GET http://a.org:{port}/p HTTP/1.1\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    egress.stop()
+    assert answer.startswith(b"HTTP/1.1 200" if listed else b"HTTP/1.1 403")
+    assert len(served.heads) == listed
+    assert len(egress.refused) == (not listed)
 
 
 @given(st.ip_addresses(v=4))
