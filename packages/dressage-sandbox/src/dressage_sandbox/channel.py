@@ -7,6 +7,7 @@ import itertools
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 from .errors import SandboxGone, file_error
 from .inside import wire
@@ -60,8 +61,8 @@ class Channel(asyncio.Protocol):
     # -- asyncio.Protocol -------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not checked: other event loops' transports (uvloop's) do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Hand each whole frame to its call; a broken one ends the channel."""

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from .accepting import Accepting
 from .errors import InvalidSpec
 from .proxy_request import HEAD_BYTES, Refused, read_head, target_of
 from .relay import parse_address, pump, splice
@@ -104,48 +105,19 @@ class AllowList:
         return allowed
 
 
-class Egress:
+class Egress(Accepting):
     """Serves one sandbox on a listening socket of its network namespace."""
 
     def __init__(
         self, allowed: AllowList, resolve: Resolve | None = None, max_connections: int = 128
     ) -> None:
+        super().__init__(max_connections, HEAD_BYTES)
         self._allowed = allowed
         self._resolve = resolve or resolve_name
-        self._room = asyncio.Semaphore(max_connections)
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self.refused: deque[str] = deque(maxlen=_KEPT_REFUSALS)
         """The last requests that were refused, and why: some are worth a look by who trains the agent."""
 
-    async def start(self, listener: socket.socket) -> None:
-        """Begin to accept."""
-        listener.setblocking(False)
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=HEAD_BYTES)
-
-    def stop(self) -> None:
-        """Accept no more and drop every connection."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            async with self._room:
-                await self._answer(reader, writer)
-        except asyncio.CancelledError:
-            _log.debug("egress connection dropped: the sandbox ended")
-        except OSError as error:
-            _log.debug("egress connection broke: %s", error)
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await read_head(reader)
             target = target_of(head)

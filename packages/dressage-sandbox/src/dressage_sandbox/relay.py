@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 
+from .accepting import Accepting
 from .errors import InvalidSpec, SandboxError
 
 __all__ = ["Dial", "Relay", "parse_address", "pump", "splice"]
@@ -35,7 +35,7 @@ def parse_address(text: str, field: str = "relay") -> tuple[str, int]:
     return host, int(port)
 
 
-class Relay:
+class Relay(Accepting):
     """Accepts on a socket and forwards each connection to what ``dial`` connects to: one address.
 
     The socket is one of a sandbox's network namespace (the model relay), or one of the host (a port of the
@@ -43,38 +43,11 @@ class Relay:
     """
 
     def __init__(self, dial: Dial, name: str, max_connections: int = 256) -> None:
+        super().__init__(max_connections)
         self._dial = dial
         self._name = name
-        self._room = asyncio.Semaphore(max_connections)
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, listener: socket.socket) -> None:
-        """Begin to accept."""
-        listener.setblocking(False)
-        self._server = await asyncio.start_server(self._accepted, sock=listener)
-
-    def stop(self) -> None:
-        """Accept no more and drop every connection."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            async with self._room:
-                await self._forward(reader, writer)
-        except asyncio.CancelledError:
-            _log.debug("relay connection dropped: the sandbox ended")
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             out_reader, out_writer = await self._dial()
         except (OSError, SandboxError) as error:
