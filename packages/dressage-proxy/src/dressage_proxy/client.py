@@ -1,4 +1,4 @@
-"""A typed client of the control plane (contract: proxy-api, "Proxy, control plane")."""
+"""A typed client of the control plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control plane: sessions, segments, pause and resume, under one bearer key (contract: proxy-api)."""
+"""The control plane: sessions, segments, pause and resume, under one bearer key."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class Generator:
     ) -> tuple[CallResult, str, int | str | None]:
         """The call, cut after the id that completed a stop string, with how the reply ends and at what.
 
-        A decoding step may go past the stop string that the engine names (case C15). One that a pause split
+        A decoding step may go past the stop string that the engine names. One that a pause split
         is seen by no engine, since each call looks at its own output alone: then the reply's text tells.
         """
         named = result.matched if result.finish_reason == "stop" and result.matched else None

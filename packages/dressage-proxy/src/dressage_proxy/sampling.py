@@ -1,4 +1,4 @@
-"""Which sampling parameters a call is made with: the rollout's own win over the agent's (case C16)."""
+"""Which sampling parameters a call is made with: the rollout's own win over the agent's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine without a model that speaks SGLang's /generate contract (contract: sglang): the test double.
+"""An engine without a model that speaks SGLang's /generate contract: the test double.
 
 ``async with serve_scripted(ScriptedEngine(...)) as url`` runs it in this process;
 ``python -m dressage_proxy.engine.scripted`` runs it alone and prints its address as one JSON line.

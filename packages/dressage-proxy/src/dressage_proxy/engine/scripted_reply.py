@@ -1,4 +1,4 @@
-"""The scripted engine's replies: SGLang's meta_info, and how a fault spoils it (contract: sglang)."""
+"""The scripted engine's replies: SGLang's meta_info, and how a fault spoils it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLING_KEYS = frozenset(
         *("skip_special_tokens", "spaces_between_special_tokens"),
     )
 )
-"""The sampling parameters that SGLang knows; it refuses others (contract: sglang)."""
+"""The sampling parameters that SGLang knows; it refuses others."""
 
 
 def asked(payload: Mapping[str, Any]) -> tuple[list[int], Mapping[str, Any]]:

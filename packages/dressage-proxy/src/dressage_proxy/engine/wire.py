@@ -1,4 +1,4 @@
-"""SGLang's /generate on the wire: the request body, and the reply as evidence (contract: sglang).
+"""SGLang's /generate on the wire: the request body, and the reply as evidence.
 
 Ids, logprobs and counts of a call either agree or the call is untrainable with a cause (promise P3): nothing
 is padded, guessed or cut.
@@ -107,7 +107,7 @@ def decode_reply(body: bytes, call: Call) -> CallResult:
     if not cause and not _counts_agree(meta, len(ids), len(call.ids)):
         cause = LossCause.MISALIGNED.value
     if not cause and finish == "abort" and len(ids) and not _labelled(meta):
-        cause = LossCause.VERSION_RULE.value  # built by another route than a finished reply's (case C35)
+        cause = LossCause.VERSION_RULE.value  # built by another route than a finished reply's
     versions = _versions(meta, len(ids), call.version)
     if not cause and (versions == UNKNOWN_VERSION).any():
         cause = LossCause.VERSION_RULE.value  # a trained token names the version that sampled it (P5)
@@ -219,7 +219,7 @@ def _labelled(meta: Mapping[str, Any]) -> bool:
 
 def _number(label: object) -> int:
     """A version label as a number. SGLang's "default" and other words are unknown, and stay so whatever the
-    control plane announced: such an engine was loaded by somebody else (case C37)."""
+    control plane announced: such an engine was loaded by somebody else."""
     text = label if isinstance(label, str) else str(label) if _whole(label) else ""
     known = _VERSION.fullmatch(text) is not None and int(text) <= _MAX_INT32
     return int(text) if known else UNKNOWN_VERSION
