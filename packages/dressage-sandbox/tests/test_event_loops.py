@@ -1,4 +1,4 @@
-"""Hosts bring their own event loop: servers and Ray workers run uvloop, whose transports are no asyncio ones."""
+"""Hosts bring their own event loop: servers and Ray workers run uvloop, with transports of its own kind."""
 
 from __future__ import annotations
 
