@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 from dressage_segments import Segment, iter_frames, segment_from_bytes
+from dressage_tito import ThinkingPolicy
 
 from dressage_proxy.errors import ProxyError
 
@@ -103,8 +104,10 @@ class ProxyClient:
         sampling: Mapping[str, Any] | None = None,
         limits: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
+        thinking: ThinkingPolicy | None = None,
     ) -> OpenSession:
-        """Open a session. ``sampling`` and ``limits`` are those of ``dressage_proxy.config``."""
+        """Open a session. ``sampling`` and ``limits`` are those of ``dressage_proxy.config``; ``thinking`` is
+        the policy of ``ChatCodec.extend``, ``keep`` unless given."""
         body: dict[str, Any] = {
             "instance_id": instance_id,
             "group_id": group_id,
@@ -112,6 +115,7 @@ class ProxyClient:
             "sampling": sampling,
             "limits": limits,
             "labels": labels,
+            "thinking": thinking,
         }
         reply = await self._json("POST", "/sessions", {k: v for k, v in body.items() if v is not None})
         urls = reply["base_urls"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dressage_tito import ChatCodec, Encoded, Message, Refusal, Tool
+from dressage_tito import ChatCodec, Encoded, Message, Refusal, ThinkingPolicy, Tool
 from numpy.typing import NDArray
 
 from dressage_proxy.canonical import merge_leading_system
@@ -43,13 +43,14 @@ def compose(
     prefix: NDArray[np.int32] | None,
     tools: Sequence[Tool] | None,
     template_kwargs: Mapping[str, Any],
+    thinking: ThinkingPolicy = "keep",
 ) -> Composed | Refusal:
     """Encode ``pieces`` after ``prefix`` (None: from the start) up to the generation prompt.
 
     Where the codec refuses to go on after a copied turn, all of them are rendered as text and counted; where
     it refuses that too, so does this.
     """
-    encoder = _Encoder(codec, prefix, tools, template_kwargs)
+    encoder = _Encoder(codec, prefix, tools, template_kwargs, thinking)
     echoes = sum(piece.ids is not None for piece in pieces)
     if echoes:
         composed = encoder.run(pieces)
@@ -66,11 +67,13 @@ class _Encoder:
         prefix: NDArray[np.int32] | None,
         tools: Sequence[Tool] | None,
         template_kwargs: Mapping[str, Any],
+        thinking: ThinkingPolicy,
     ) -> None:
         self._codec = codec
         self._prefix = prefix
         self._tools = tools
         self._kwargs = template_kwargs
+        self._thinking = thinking
 
     def run(self, pieces: Sequence[Piece]) -> Composed | Refusal:
         """With the ids of echoes in their place."""
@@ -111,4 +114,6 @@ class _Encoder:
         if before:
             prefix = np.concatenate(before if prefix is None else [prefix, *before])
         assert prefix is not None
-        return self._codec.extend(prefix, messages, self._tools, template_kwargs=self._kwargs)
+        return self._codec.extend(
+            prefix, messages, self._tools, template_kwargs=self._kwargs, thinking=self._thinking
+        )

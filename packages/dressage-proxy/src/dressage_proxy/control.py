@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dressage_segments import FailureClass, SessionInfo, segment_to_bytes, write_frames
+from dressage_tito import ThinkingPolicy
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -65,6 +66,7 @@ class OpenBody(_Body):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     labels: dict[str, str] = Field(default_factory=dict)
+    thinking: ThinkingPolicy = "keep"
 
 
 class FinalizeBody(_Body):
@@ -164,7 +166,9 @@ def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, b
     @router.post("/sessions", status_code=201)
     async def open_session(body: OpenBody) -> dict[str, Any]:
         info = SessionInfo("", body.instance_id, body.group_id or "", body.rollout_id or "")
-        session = sessions.open(info, sampling=body.sampling, limits=body.limits, labels=body.labels)
+        session = sessions.open(
+            info, sampling=body.sampling, limits=body.limits, labels=body.labels, thinking=body.thinking
+        )
         url = f"{base_url}/s/{session.id}"
         return {"session_id": session.id, "base_urls": {"openai": f"{url}/v1", "anthropic": url}}
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
+from dressage_tito import ThinkingPolicy
 
 from dressage_proxy.config import Limits, Sampling
 from dressage_proxy.dialects.memo import Memo
@@ -61,6 +62,8 @@ class Session:
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict)
+    thinking: ThinkingPolicy = "keep"
+    """Whether sampled reasoning stays in the context, or goes where the chat template leaves it out."""
     state: State = State.OPEN
     ending: bool = False
     """Being finalised or deleted: takes no more model calls."""

@@ -26,6 +26,7 @@ from dressage_segments import (
 from dressage_store import CorruptStoreError, FilesStore
 from dressage_store import NotFoundError as NotStoredError
 from dressage_store import State as EntryState
+from dressage_tito import ThinkingPolicy
 from pydantic import ValidationError
 
 from dressage_proxy.config import Limits, ProxyConfig, Sampling
@@ -88,6 +89,7 @@ class Sessions:
         sampling: Sampling,
         limits: Limits,
         labels: Mapping[str, str],
+        thinking: ThinkingPolicy = "keep",
     ) -> Session:
         """A new session under an unguessable id; ``info.session_id`` is ignored. Logged before it returns."""
         if len(self._sessions) >= self._config.max_sessions:
@@ -104,9 +106,10 @@ class Sessions:
             "sampling": sampling.model_dump(exclude_none=True),
             "limits": limits.model_dump(exclude_none=True),
             "labels": dict(labels),
+            "thinking": thinking,
         }
         self._store.append(session_id, open_to_record(info, extra))
-        session = self._made(info, TrajectoryTree(info), sampling, limits, labels)
+        session = self._made(info, TrajectoryTree(info), sampling, limits, labels, thinking)
         self._sessions[session_id] = session
         self._metrics.sessions.set(len(self._sessions))
         return session
@@ -118,10 +121,11 @@ class Sessions:
         sampling: Sampling,
         limits: Limits,
         labels: Mapping[str, str],
+        thinking: ThinkingPolicy,
     ) -> Session:
         versions = VersionBudget(_lower(self._config.max_version_switches, limits.max_version_switches))
         now = asyncio.get_running_loop().time()
-        return Session(info, tree, sampling, limits, dict(labels), versions=versions, touched=now)
+        return Session(info, tree, sampling, limits, dict(labels), thinking, versions=versions, touched=now)
 
     def find(self, session_id: str) -> Session:
         """A session in memory, whatever its state. Raises NotFoundError, or GoneError for one that was
@@ -309,6 +313,7 @@ class Sessions:
             Sampling.model_validate(extra.get("sampling", {})),
             Limits.model_validate(extra.get("limits", {})),
             extra.get("labels", {}),
+            extra.get("thinking", "keep"),
         )
         for turn in tree.turns:
             session.remember(turn)

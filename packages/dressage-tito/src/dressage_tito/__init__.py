@@ -2,7 +2,7 @@
 
 from dressage_tito.buffer import TokenBuffer
 from dressage_tito.certificates import Certificate, require_certified
-from dressage_tito.codec import ChatCodec
+from dressage_tito.codec import ChatCodec, ThinkingPolicy
 from dressage_tito.coerce import coerce_arguments
 from dressage_tito.errors import FolderError, MessageError, NotCertifiedError, ProfileError, TitoError
 from dressage_tito.messages import (
@@ -29,6 +29,7 @@ __all__ = [
     "Profile",
     "ProfileError",
     "Refusal",
+    "ThinkingPolicy",
     "TitoError",
     "TokenBuffer",
     "Tool",
