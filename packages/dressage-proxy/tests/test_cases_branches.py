@@ -123,6 +123,9 @@ async def test_c21_volatile_lines_at_the_start_of_a_system_block_are_pinned_to_t
     [
         (system("Be good.\nToday: Mon"), system("Be good.\nToday: Tue")),
         (system("Today: Mon\nBe good."), system("Today: Mon\nBe better.")),
+        (system("Today is Monday. Plan it."), system("Today is Monday. Write it.")),
+        (system("Today you plan."), system("Today you write.")),
+        (system("Today: 3 bugs"), system("Today: 4 bugs")),
         (system("x-vendor: nonce=1"), system("x-vendor: nonce=2")),
         (user("Today: Mon"), user("Today: Tue")),
         (user("x-vendor-billing: nonce=1"), user("x-vendor-billing: nonce=2")),

@@ -76,8 +76,10 @@ class Echoes:
         turn = tree.turn(index)
         if key == turn.reply_key:
             return Echo(index, len(turn.output_ids), key)
-        issued = turn.extra.get("wire_ids", {})
-        if any(wire not in {call.id for call in message.tool_calls} for wire in issued) or not issued:
+        issued = list(turn.extra.get("wire_ids", {}))
+        kept = [call.id for call in message.tool_calls]
+        # A stream breaks at its end: who has a later call and not the first one left that out by itself.
+        if kept == issued[: len(kept)] and (len(kept) < len(issued) or not issued):
             tokens = _kept(codec, turn, message)
             if tokens is not None:
                 return Echo(index, tokens, key, cut=True, differs=True)

@@ -21,6 +21,7 @@ from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Prompt
+from dressage_proxy.interleaved import joined_calls
 from dressage_proxy.session import Session
 from dressage_proxy.volatile import pin_volatile
 
@@ -43,6 +44,8 @@ class Place:
     tools_hash: str
     cut_reason: str
     flags: tuple[str, ...]
+    handles: Mapping[int, str]
+    """Index of a message -> the turn handle that its reasoning carries."""
 
     @property
     def new_keys(self) -> tuple[str, ...]:
@@ -75,7 +78,8 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     Looks at the messages that are new alone. With ``counting`` nothing is sampled after it: the session keeps
     nothing of it, and it may end as it likes.
     """
-    raw = pin_volatile(dict(session.pinned) if counting else session.pinned, request.raw)
+    said, handles = joined_calls(session.echoes.calls, request.raw, request.handles)
+    raw = pin_volatile(dict(session.pinned) if counting else session.pinned, said)
     if not raw:
         raise RequestError("messages is empty", field="messages", fix="send at least one message")
     known = session.known_prefix(raw)
@@ -83,7 +87,7 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     keys = list(known)
     for index in range(len(known), len(raw)):
         message = _message(raw[index], index)
-        echo = _echo(session, codec, request, message, index)
+        echo = _echo(session, codec, handles, message, index)
         keys.append(message_key(message) if echo is None else echo.key)
         if echo is not None and echo.differs:
             flags.append(echo_flag(echo, f"messages[{index}]"))
@@ -97,17 +101,17 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
                 fix="end the list with a user or tool message",
             )
         session.note_request(raw, tuple(keys))
-    return _place(session, codec, request, raw, keys, flags)
+    return _place(session, codec, replace(request, raw=raw, handles=handles), keys, flags)
 
 
 def _place(
     session: Session,
     codec: ChatCodec,
     request: ModelRequest,
-    raw: Sequence[Mapping[str, Any]],
     keys: list[str],
     flags: list[str],
 ) -> Place:
+    raw, handles = request.raw, request.handles
     tools_hash = codec.tools_hash(request.tools)
     if request.template_kwargs:
         tools_hash += "+" + repr(sorted(request.template_kwargs.items()))
@@ -117,11 +121,11 @@ def _place(
     match = session.tree.match(keys, tools_hash)
     if match is None:
         reason = "" if _asked_before(session, keys, tools_hash) else session.tree.divergence(keys, tools_hash)
-        return Place(ROOT, raw, tuple(keys), 0, tools_hash, reason, tuple(flags))
+        return Place(ROOT, raw, tuple(keys), 0, tools_hash, reason, tuple(flags), handles)
     children = (session.tree.turn(child) for child in session.tree.children(match.index))
     others = [child.input_keys for child in children if child.kind not in _ASIDE]
     reason = "branched" if others and tuple(keys[match.matched :]) not in others else ""
-    return Place(match.index, raw, tuple(keys), match.matched, tools_hash, reason, tuple(flags))
+    return Place(match.index, raw, tuple(keys), match.matched, tools_hash, reason, tuple(flags), handles)
 
 
 def _asked_before(session: Session, keys: Sequence[str], tools_hash: str) -> bool:
@@ -142,8 +146,8 @@ async def plan(
     if place.parent != ROOT:
         prefix = session.tree.ids(place.parent)
         digest = session.tree.digest(place.parent)
-        pieces = _pieces(session, codec, request, place)
-        composed = await _run(codec, request, pieces, prefix, busy)
+        pieces = _pieces(session, codec, place)
+        composed = await _run(session, codec, request, pieces, prefix, busy)
         if isinstance(composed, Composed):
             encoded = composed.encoded
             origin = np.where(encoded.frame, Origin.BRIDGE, Origin.ENVIRONMENT).astype(np.uint8)
@@ -158,8 +162,8 @@ async def plan(
 
 
 async def _start(session: Session, codec: ChatCodec, request: ModelRequest, place: Place, busy: bool) -> Plan:
-    pieces = _pieces(session, codec, request, place)
-    composed = await _run(codec, request, pieces, None, busy)
+    pieces = _pieces(session, codec, place)
+    composed = await _run(session, codec, request, pieces, None, busy)
     if isinstance(composed, Refusal):
         raise RequestError(
             f"the chat template cannot express this conversation: {composed.detail}",
@@ -200,26 +204,32 @@ def _broken(pieces: Sequence[Piece]) -> tuple[int, ...]:
     return tuple(piece.echo.turn for piece in pieces if piece.echo is not None and piece.echo.cut)
 
 
-def _pieces(session: Session, codec: ChatCodec, request: ModelRequest, place: Place) -> list[Piece]:
-    """The messages to encode, each with the sampled ids that take its place where it is an echo."""
+def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
+    """The messages to encode, each with the sampled ids that take its place where it is an echo.
+
+    Where thinking follows the template, an earlier turn is written as the template writes it: its sampled
+    ids may hold the thinking that is to go.
+    """
+    copied = session.thinking == "keep"
     pieces = []
     for index in range(place.matched, len(place.raw)):
         message = _message(place.raw[index], index)
-        echo = _echo(session, codec, request, message, index)
-        ids = None if echo is None else session.tree.turn(echo.turn).output_ids[: echo.tokens]
+        echo = _echo(session, codec, place.handles, message, index)
+        ids = None if echo is None or not copied else session.tree.turn(echo.turn).output_ids[: echo.tokens]
         pieces.append(Piece(_native(session, message), echo, ids))
     return pieces
 
 
 def _echo(
-    session: Session, codec: ChatCodec, request: ModelRequest, message: Message, index: int
+    session: Session, codec: ChatCodec, handles: Mapping[int, str], message: Message, index: int
 ) -> Echo | None:
     if message.role != "assistant":
         return None
-    return session.echoes.find(session.tree, codec, message, request.handles.get(index, ""))
+    return session.echoes.find(session.tree, codec, message, handles.get(index, ""))
 
 
 async def _run(
+    session: Session,
     codec: ChatCodec,
     request: ModelRequest,
     pieces: Sequence[Piece],
@@ -230,8 +240,8 @@ async def _run(
     tools, kwargs = request.tools or None, request.template_kwargs
     size = sum(len(piece.message.content) for piece in pieces)
     if size < (_BUSY_THREAD_CHARS if busy else _THREAD_CHARS):
-        return compose(codec, pieces, prefix, tools, kwargs)
-    return await asyncio.to_thread(compose, codec, pieces, prefix, tools, kwargs)
+        return compose(codec, pieces, prefix, tools, kwargs, session.thinking)
+    return await asyncio.to_thread(compose, codec, pieces, prefix, tools, kwargs, session.thinking)
 
 
 def _message(raw: Any, index: int) -> Message:

@@ -12,9 +12,26 @@ import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+_DAY = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?"
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may(?= \d)|june?|july?|aug(?:ust)?"
+    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
+_FIRST = (
+    rf"(?:{_DAY}|{_MONTH}|\d{{1,4}}[-/:.]\d[\w:/+.-]*|\d{{4}}"
+    rf"|\d{{1,2}}(?:st|nd|rd|th)?\.?(?: of)? (?:{_MONTH}|may))\b"
+)
+_NEXT = (
+    rf"(?:{_DAY}|{_MONTH}|may|\d[\w:/+.-]*|the|of|at|am|pm|utc|gmt|z|cet|cest|[ecmp][sd]t|[a-z]+/[a-z_]+)\b"
+)
+_DATE = rf"(?:the )?{_FIRST}(?:[ ,.;()\u2013-]+{_NEXT})*[.)]*"
+"""A date or a time and nothing else: what follows in the same line may be news."""
+
 VOLATILE: Mapping[str, re.Pattern[str]] = {
     "billing": re.compile(r"x-[a-z0-9-]*billing[a-z0-9-]*[: ][^\n]*"),
-    "date": re.compile(r"(?:Today(?:'s date)?|Current date(?: and time)?|The current date)(?: is)?:? [^\n]*"),
+    "date": re.compile(
+        r"(?:Today(?:['\u2019]s date)?|(?:The )?current date(?: and time)?)(?: is)?:? " + _DATE, re.IGNORECASE
+    ),
 }
 
 

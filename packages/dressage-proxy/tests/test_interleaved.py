@@ -1,0 +1,88 @@
+"""Parallel calls whose results come between them: still the one turn that made the calls."""
+
+import pytest
+
+TOOLS = {
+    "chat": {"type": "function", "function": {"name": "shell", "parameters": {"type": "object"}}},
+    "messages": {"name": "shell", "input_schema": {"type": "object"}},
+    "responses": {"type": "function", "name": "shell", "parameters": {"type": "object"}},
+}
+
+
+async def ask(rig, dialect, session, items):
+    """The message items of the reply; ``items`` are of the dialect."""
+    route = {"chat": "chat/completions"}.get(dialect, dialect)
+    body = {"model": "m", "tools": [TOOLS[dialect]], "input" if dialect == "responses" else "messages": items}
+    if dialect == "messages":
+        body["max_tokens"] = 500
+    reply = await rig.http.post(f"/s/{session}/v1/{route}", json=body)
+    assert reply.status_code == 200, reply.text
+    shown = reply.json()
+    if dialect == "responses":
+        return shown["output"]
+    return shown["content"] if dialect == "messages" else [shown["choices"][0]["message"]]
+
+
+def one_by_one(dialect, items):
+    """Each call of the reply with its result right after it."""
+    history = []
+    if dialect == "responses":
+        for item in items:
+            history.append(item)
+            if item["type"] == "function_call":
+                answer = {"type": "function_call_output", "call_id": item["call_id"]}
+                history.append({**answer, "output": f"is {item['arguments']}"})
+    elif dialect == "messages":
+        before = [item for item in items if item["type"] != "tool_use"]
+        for call in (item for item in items if item["type"] == "tool_use"):
+            result = {"type": "tool_result", "tool_use_id": call["id"], "content": f"is {call['input']}"}
+            history.append({"role": "assistant", "content": [*before, call]})
+            history.append({"role": "user", "content": [result]})
+            before = []
+    else:
+        (message,) = items
+        for number, call in enumerate(message["tool_calls"]):
+            content = message["content"] if number == 0 else None
+            history.append({"role": "assistant", "content": content, "tool_calls": [call]})
+            result = f"is {call['function']['arguments']}"
+            history.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    return history
+
+
+@pytest.mark.parametrize("dialect", TOOLS)
+@pytest.mark.parametrize("said", ["", "I look.\n"])
+async def test_calls_with_their_results_between_them_are_the_one_turn_that_was_sampled(
+    rig, call, dialect, said
+):
+    rig.script(
+        "<think>\nhm\n</think>\n" + said + call(n=1) + "\n" + call(n=2) + "\n" + call(n=3), "done", "on"
+    )
+    session, user = await rig.open(), {"role": "user", "content": "go"}
+    items = await ask(rig, dialect, session, [user])
+    history = [user, *one_by_one(dialect, items)]
+    done = await ask(rig, dialect, session, history)
+    if dialect == "messages":
+        done = [{"role": "assistant", "content": done}]
+    await ask(rig, dialect, session, [*history, *done, user])
+    prompt = rig.codec.decode(rig.engine.requests[1].input_ids)
+    assert [prompt.count(f'{{"n": {number}}}}}') for number in (1, 2, 3)] == [1, 1, 1]
+    trajectory = await rig.end(session)
+    assert len(trajectory.segments) == 1
+    assert not trajectory.lost_tokens
+
+
+async def test_a_later_call_without_the_first_is_not_taken_for_a_broken_stream(rig, shell, call):
+    rig.script(call(n=1) + "\n" + call(n=2), "done")
+    session = await rig.open()
+    first = (await rig.chat(session, "go", tools=[shell])).choices[0].message
+    later = first.tool_calls[1].model_dump()
+    await rig.chat(
+        session,
+        "go",
+        {"role": "assistant", "content": None, "tool_calls": [later]},
+        {"role": "tool", "tool_call_id": later["id"], "content": "is 2"},
+        tools=[shell],
+    )
+    trajectory = await rig.end(session)
+    assert len(trajectory.segments) == 1
+    assert not trajectory.lost_tokens
