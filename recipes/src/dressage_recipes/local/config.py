@@ -25,6 +25,9 @@ class TinyModel(_Frozen):
 
     path: str = ""
     """A Hugging Face folder (or a hub's name) to train instead; it gets no cold start."""
+    uncertified: str = ""
+    """The name of that folder, where its tokenizer and chat template are trained on although they fail
+    certification (``dressage-tito certify``)."""
     vocabulary: int = Field(default=512, ge=300)
     hidden: int = Field(default=128, ge=16)
     feed_forward: int = Field(default=384, ge=16)

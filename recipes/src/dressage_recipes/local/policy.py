@@ -9,7 +9,8 @@ from typing import cast
 import torch
 from dressage_paddock import ShellTool
 from dressage_paddock.tools import tool_schema
-from dressage_tito import ChatCodec, Message, Refusal, TitoError
+from dressage_tito import ChatCodec, Message, NotCertifiedError, Refusal, TitoError, require_certified
+from dressage_tito.certify import certify_codec
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from dressage_recipes.errors import UsageError
@@ -19,6 +20,8 @@ from dressage_recipes.local.prompts import messages_of
 from dressage_recipes.local.tasks import make_problem
 from dressage_recipes.local.tokenizer import write_tokenizer
 
+_CONVERSATIONS = 45
+"""So many made-up conversations certify a tokenizer that is not known yet: a second or a few."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -83,6 +86,7 @@ def check_prompts(config: LocalConfig, folder: Path) -> None:
         raise UsageError(
             f"--model {folder}: {error}", fix="give an instruct model with a chat template"
         ) from error
+    _check_certified(codec, config.model.uncertified)
     problem = make_problem(random.Random(0), config.tasks.weights)
     messages = [Message(role, text) for role, text in messages_of(problem, config.tasks.protocol)]
     tools = [tool_schema(ShellTool())] if config.tasks.protocol == "native" else []
@@ -99,3 +103,17 @@ def check_prompts(config: LocalConfig, folder: Path) -> None:
             f"but the context is {limit}",
             fix="raise engine.context_length",
         )
+
+
+def _check_certified(codec: ChatCodec, override: str) -> None:
+    """Certify here what is not known yet: a template that the codec gets wrong must not be trained on."""
+    try:
+        require_certified(codec, override=override)
+    except NotCertifiedError as unknown:
+        report = certify_codec(codec, codec.name, conversations=_CONVERSATIONS)
+        if not report.certified:
+            first = f": {report.failures[0].check}: {report.failures[0].detail}" if report.failures else ""
+            raise UsageError(
+                f"the tokenizer and chat template of {codec.name!r} fail certification{first}",
+                fix=f"see `dressage-tito certify`, or set model.uncertified to {codec.name!r} in a recipe",
+            ) from unknown
