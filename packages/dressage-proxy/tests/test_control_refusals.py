@@ -45,6 +45,29 @@ async def test_an_unknown_field_is_refused_by_name(rig):
         assert (error["code"], error["field"]) == ("unknown_field", field)
 
 
+RAW = [
+    ("/sessions", '{"instance_id": "i", "sampling": {"temperature": Infinity}}', "sampling.temperature"),
+    ("/sessions", '{"instance_id": "i", "sampling": {"seed": 18446744073709551616}}', "sampling.seed"),
+    ("/sessions", '{"instance_id": "i", "sampling": {"stop": ["\\ud800"]}}', "sampling.stop.0"),
+    ("/sessions", '{"instance_id": "i", "sampling": {"stop": [""]}}', "sampling.stop.0"),
+    ("/sessions", '{"instance_id": "i", "labels": {"a": "\\udc00"}}', "labels"),
+    ("/sessions", '{"instance_id": "i", "labels": {"\\udc00": 1}}', "labels.\ufffd\ufffd\ufffd"),
+    ("/sessions", '{"instance_id": "i", "\\udc00": 1}', "\ufffd\ufffd\ufffd"),
+    ("/sessions/x/finalize", '{"outcome": {"reward": NaN}}', "outcome"),
+    ("/sessions/x/finalize", '{"outcome": {"reward": [1e400]}}', "outcome"),
+    ("/sessions/x/finalize", '{"outcome": {"\\ud800": 1}}', "outcome"),
+    ("/sessions/x/ack", '{"generation": true}', "generation"),
+    ("/rollout/resume", '{"version": true}', "version"),
+    ("/rollout/resume", '{"version": 2147483648}', "version"),
+]
+
+
+async def test_what_the_log_cannot_keep_is_refused_by_name(rig):
+    for path, body, field in RAW:
+        reply = await rig.http.post(path, content=body, headers={"content-type": "application/json"})
+        assert error_of(reply, 422)["field"] == field, body
+
+
 BAD = [
     ("/sessions", {}, "instance_id"),
     ("/sessions", {"instance_id": ""}, "instance_id"),

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dressage_proxy.engine.choose import Choice
 from dressage_proxy.engine.experts import ExpertsShape
 from dressage_proxy.engine.pool import PoolOptions
+
+_V = TypeVar("_V")
+_INT64 = 2**63 - 1
+
+
+def _storable(value: _V) -> _V:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("has half a surrogate pair, which is no text: send whole characters") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"cannot be kept as JSON: {error}") from error
+    return value
+
+
+Storable = Annotated[_V, AfterValidator(_storable)]
+"""A value that the turn log can keep: finite numbers, whole characters."""
 
 
 class ProxyConfig(BaseModel):
@@ -110,14 +128,14 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = None
     """-1 for all, else at least 1."""
     min_p: float | None = Field(default=None, ge=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
-    stop: tuple[str, ...] | None = None
-    seed: int | None = None
+    stop: Storable[tuple[Annotated[str, Field(min_length=1)], ...] | None] = None
+    seed: int | None = Field(default=None, ge=-_INT64 - 1, le=_INT64)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)

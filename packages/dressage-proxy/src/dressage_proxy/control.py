@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from dressage_proxy.config import Limits, ProxyConfig, Sampling
+from dressage_proxy.config import Limits, ProxyConfig, Sampling, Storable
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.errors import UnauthorizedError
@@ -22,6 +22,8 @@ from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.sessions import Sessions
 
 _MAX_ID = 512
+_MAX_VERSION = 2**31 - 1
+"""Versions are kept as int32, one a token."""
 
 
 class _Body(BaseModel):
@@ -65,21 +67,21 @@ class OpenBody(_Body):
     rollout_id: str | None = Field(default=None, max_length=_MAX_ID)
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Storable[dict[str, str]] = Field(default_factory=dict)
     thinking: ThinkingPolicy = "keep"
 
 
 class FinalizeBody(_Body):
     """``POST /sessions/{id}/finalize``."""
 
-    outcome: dict[str, Any] | None = None
+    outcome: Storable[dict[str, Any] | None] = None
     failure_class: FailureClass = FailureClass.COMPLETED
 
 
 class AckBody(_Body):
     """``POST /sessions/{id}/ack``."""
 
-    generation: int = Field(ge=1)
+    generation: int = Field(ge=1, strict=True)
 
 
 class PauseBody(_Body):
@@ -94,7 +96,7 @@ class PauseBody(_Body):
 class ResumeBody(_Body):
     """``POST /rollout/resume``."""
 
-    version: int = Field(ge=0)
+    version: int = Field(ge=0, le=_MAX_VERSION, strict=True)
 
 
 def control_router(
