@@ -53,6 +53,37 @@ async def test_host_processes_are_neither_seen_nor_signalled(box: BubblewrapSand
     assert (await box.run(["echo", "still here"])).stdout == b"still here\n"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))",
+        "resource.prlimit(1, resource.RLIMIT_AS, (0, 0))",
+        "resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))",
+        "os.setpriority(os.PRIO_PROCESS, 1, 19)",
+        "os.setpriority(os.PRIO_PGRP, 1, 19)",
+        "os.setpriority(os.PRIO_USER, 0, 19)",
+        "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+        "os.sched_setaffinity(1, {0})",
+    ],
+)
+async def test_limits_and_priority_of_the_agent_are_not_changed_from_inside(
+    box: BubblewrapSandbox, change: str
+) -> None:
+    told = await box.run(["python3", "-c", f"import os, resource\n{change}"])
+    assert told.exit_code == 1
+    assert b"PermissionError" in told.stderr
+    assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
+    await box.write("file", b"x")
+
+
+async def test_a_program_changes_its_own_limits_and_priority(box: BubblewrapSandbox) -> None:
+    line = (
+        "import os, resource; resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, (9, 9)); os.nice(3); "
+        "os.sched_setaffinity(os.getpid(), os.sched_getaffinity(0)); print(resource.prlimit(1, 7)[0] > 9)"
+    )
+    assert (await box.run(["python3", "-c", line])).stdout == b"True\n"
+
+
 async def test_the_agent_is_neither_killed_stopped_nor_read_from_inside(box: BubblewrapSandbox) -> None:
     for name in ("KILL", "STOP", "INT", "TERM", "HUP", "USR1", "QUIT"):
         await box.run(["kill", f"-{name}", "1"])

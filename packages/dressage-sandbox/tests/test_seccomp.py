@@ -72,6 +72,32 @@ def test_terminal_input_is_refused_and_other_requests_allowed(machine: str) -> N
         assert (decide(machine, NUMBERS[machine]["ioctl"], 0, request) == ALLOW) is allowed
 
 
+PROCESS_1 = {
+    "x86_64": {"prlimit": 302, "schedule": (142, 144, 203, 314), "setpriority": 141, "ioprio_set": 251},
+    "aarch64": {"prlimit": 261, "schedule": (118, 119, 122, 274), "setpriority": 140, "ioprio_set": 30},
+}
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+@given(pid=st.integers(0, 4), new=st.sampled_from([0, 1, 1 << 32, 0x7FFF_0000_1000]))
+def test_limits_of_process_1_are_read_and_not_changed(machine: str, pid: int, new: int) -> None:
+    refusal = pid == 1 and new != 0
+    expected = refused(errno.EPERM) if refusal else ALLOW
+    assert decide(machine, PROCESS_1[machine]["prlimit"], pid, 7, new, 0) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+@given(which=st.integers(0, 3), who=st.integers(0, 3))
+def test_priority_and_processors_of_process_1_are_not_changed(machine: str, which: int, who: int) -> None:
+    numbers = PROCESS_1[machine]
+    for number in numbers["schedule"]:  # type: ignore[union-attr]
+        assert decide(machine, number, who) == (refused(errno.EPERM) if who == 1 else ALLOW)
+    for name, user in (("setpriority", 2), ("ioprio_set", 3)):
+        refusal = who == 1 or which == user
+        expected = refused(errno.EPERM) if refusal else ALLOW
+        assert decide(machine, numbers[name], which, who) == expected  # type: ignore[arg-type]
+
+
 def test_other_instruction_sets_are_refused() -> None:
     assert decide("x86_64", 1, arch=0x40000003) == refused(errno.EPERM)
     assert decide("x86_64", 0x40000000 | 1) == refused(errno.EPERM)

@@ -1,10 +1,12 @@
 """The seccomp policy: the system calls that have no use in a sandbox but a record of escapes.
 
 Everything else is allowed; the namespaces hold the rest. A refused call fails with EPERM, so that programs
-that merely try (io_uring, perf) take their other way. Three need a look at an argument: ``clone`` may make
+that merely try (io_uring, perf) take their other way. Some need a look at an argument: ``clone`` may make
 no namespace (``clone3`` hides its flags in memory, so it answers ENOSYS and libc falls back to ``clone``),
 ``socket`` may open only unix, IP and netlink sockets (AF_VSOCK would reach a hypervisor from any network
-namespace), ``ioctl`` may not push input into a terminal.
+namespace), ``ioctl`` may not push input into a terminal. The limits, priority and processors of process 1,
+which is of the same user and answers for all, may not be changed: without memory or files it would end, and
+a program could pass its own failure off as the machine's.
 """
 
 from __future__ import annotations
@@ -42,10 +44,13 @@ _CLONE, _CLONE3, _SOCKET, _IOCTL = (56, 220), (435, 435), (41, 198), (16, 29)
 _NEW_NAMESPACES = 0x7E020080  # NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX AF_INET AF_INET6 AF_NETLINK
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI TIOCLINUX
+_PRLIMIT = (302, 261)
+_SCHEDULE = ((142, 118), (144, 119), (314, 274), (203, 122))  # sched_set{param,scheduler,attr,affinity}
+_PRIORITY = (((141, 140), 2), ((251, 30), 3))  # setpriority, ioprio_set; what names all of a user
 _X32_BIT = 0x40000000
 
 _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCH_AT, _ARG0_AT, _ARG1_AT = 0, 4, 16, 24
+_NUMBER_AT, _ARCH_AT, _ARG0_AT, _ARG1_AT, _ARG2_AT = 0, 4, 16, 24, 32
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 
 Instruction = tuple[int, int, int, int]
@@ -75,8 +80,26 @@ def program(machine: str | None = None) -> bytes | None:
     code += _on_argument(_SOCKET[column], _ARG0_AT, [*allowed, _refuse(errno.EAFNOSUPPORT)])
     refused = [i for request in _TERMINAL_INPUT for i in ((_JEQ, 0, 1, request), _refuse(errno.EPERM))]
     code += _on_argument(_IOCTL[column], _ARG1_AT, refused)
+    code += _first_process(column)
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+
+
+def _first_process(column: int) -> list[Instruction]:
+    """What would change process 1, by its number or with all processes of its user."""
+    one = [(_JEQ, 0, 1, 1), _refuse(errno.EPERM)]
+    change = [  # the new limits' address, both halves: where it is 0 the limits are only read
+        (_JEQ, 1, 0, 1), (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, _ARG2_AT), (_JEQ, 1, 0, 0), _refuse(errno.EPERM),
+        (_LOAD, 0, 0, _ARG2_AT + 4), (_JEQ, 1, 0, 0), _refuse(errno.EPERM),
+    ]  # fmt: skip
+    code = _on_argument(_PRLIMIT[column], _ARG0_AT, change)
+    for numbers in _SCHEDULE:
+        code += _on_argument(numbers[column], _ARG0_AT, one)
+    for numbers, user in _PRIORITY:
+        whose: list[Instruction] = [(_JEQ, 0, 1, user), _refuse(errno.EPERM), (_LOAD, 0, 0, _ARG1_AT)]
+        code += _on_argument(numbers[column], _ARG0_AT, [*whose, *one])
+    return code
 
 
 def _refuse(code: int) -> Instruction:

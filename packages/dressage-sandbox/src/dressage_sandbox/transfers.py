@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .channel import Channel
-from .errors import FileTooLarge, InvalidSpec, NotARegularFile, SandboxGone
+from .errors import FileTooLarge, InvalidSpec, NotARegularFile, SandboxGone, file_error
 from .inside import wire
 from .requests import numbers_of, path_of
 
@@ -22,6 +22,10 @@ __all__ = ["download", "pack", "unpack", "upload"]
 
 _PIECE = 1 << 20
 _PIPE = 1 << 20
+STALL_S = 30.0
+"""How long a folder's bytes may fail to come: what packs it is a process that commands inside can stop."""
+_SLOWEST = 4 << 20
+"""Bytes a second of the slowest unpacking."""
 
 
 async def upload(channel: Channel, source: Path, path: str, mode: int) -> int:
@@ -104,6 +108,7 @@ async def pack(channel: Channel, door: socket.socket, path: str, target: Path, m
 
     Raises:
         FileTooLarge: the archive would be longer than ``max_bytes``.
+        SandboxFileError: ETIMEDOUT, no byte came for ``STALL_S`` seconds; others as the inside answered.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -133,7 +138,7 @@ async def _drain(reader: int, fd: int, max_bytes: int, path: str) -> int:
     """Move a pipe's bytes into a file until its end, without a thread and without waiting in the loop."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
-    copied = 0
+    copied = seen = 0
 
     def more() -> None:
         nonlocal copied
@@ -154,7 +159,11 @@ async def _drain(reader: int, fd: int, max_bytes: int, path: str) -> int:
 
     loop.add_reader(reader, more)
     try:
-        return await ended
+        while not (await asyncio.wait((ended,), timeout=STALL_S))[0]:
+            if copied == seen:
+                raise file_error(errno.ETIMEDOUT, path)
+            seen = copied
+        return ended.result()
     finally:
         loop.remove_reader(reader)
 
@@ -177,15 +186,20 @@ async def unpack(channel: Channel, door: socket.socket, source: Path, path: str)
     """Fill the folder ``path`` of the inside from an archive that ``pack`` made.
 
     Raises:
-        SandboxFileError: as the inside answered (ENOSPC, EEXIST, ...).
+        SandboxFileError: as the inside answered (ENOSPC, EEXIST, ...), or ETIMEDOUT.
     """
     fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise NotARegularFile(errno.EINVAL, "not a regular file", str(source))
         call = channel.start(0)
         socket.send_fds(door, [wire.SIZE.pack(call.number)], [fd])
     finally:
         os.close(fd)
     channel.send(wire.UNPACK, call, path_of(path))
-    await channel.answer(call, wire.ABORT)
+    try:
+        async with asyncio.timeout(STALL_S + status.st_size / _SLOWEST):
+            await channel.answer(call, wire.ABORT)
+    except TimeoutError:
+        raise file_error(errno.ETIMEDOUT, path) from None

@@ -48,12 +48,19 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 KILL_PATIENCE_S = 1.0
+START_PATIENCE_S = 10.0
+"""How long a service may take to become its program: other processes inside can stop it on the way."""
 
 
 class Command:
-    """A started command: its leader, its streams, its deadline."""
+    """A started command: its leader, its streams, its deadline.
 
-    def __init__(self, call: int, tag: int, pid: int, streams: "tuple[int, int]", limit: int) -> None:
+    ``report`` is where the leader tells why it could not become its program; it ends unread once it has.
+    """
+
+    def __init__(
+        self, call: int, tag: int, pid: int, streams: "tuple[int, int]", report: int, limit: int
+    ) -> None:
         self.call, self.tag, self.pid = call, tag, pid
         self.started = time.monotonic()
         self.deadline = float("inf")
@@ -62,7 +69,8 @@ class Command:
         self.captures = {streams[0]: Capture(limit), streams[1]: Capture(limit)}
         self.kinds = {streams[0]: OUT, streams[1]: ERR}
         self.live: dict[int, int] = {}
-        self.open = set(streams)
+        self.report, self.names, self.service = report, (b"", b""), False
+        self.open = {*streams, report}
 
 
 class Commands:
@@ -112,21 +120,14 @@ class Commands:
         if pid == 0:
             self.become((stdin, out_w, err_w), fail_w, cwd, argv, env)
         close_all([stdin, out_w, err_w, fail_w])
-        report = posix.read(fail, 64)
-        posix.close(fail)
-        if report:
-            close_all([out, err])
-            self.exec_failed(call, report, cwd, argv[0])
-            return
-        command = Command(call, self.last_tag, pid, (out, err), int(limit))
-        if int(timeout):
-            command.deadline = command.started + int(timeout) / 1000.0
+        command = Command(call, self.last_tag, pid, (out, err), fail, int(limit))
+        command.names, command.service = (cwd, argv[0]), bool(int(flags) & SERVICE)
+        patience = int(timeout) / 1000.0 or START_PATIENCE_S
+        command.deadline = command.started + patience
         if int(flags) & LIVE:
             command.live = {out: LIVE_OUT, err: LIVE_ERR}
-        if int(flags) & SERVICE:
-            self.send(STARTED, call, b"")
         self.running[call] = command
-        for fd in (out, err):
+        for fd in (out, err, fail):
             posix.set_blocking(fd, False)
             self.by_fd[fd] = command
             self.poll.register(fd, EPOLLIN)
@@ -150,6 +151,7 @@ class Commands:
         """In the child: limits, streams, folder, then the program."""
         stage, code = b"s", EINVAL
         try:
+            setrlimit(RLIMIT_RTTIME, (self.last_tag, self.last_tag))
             posix.close(self.control_fd)
             posix.setsid()
             for target, fd in enumerate(streams):
@@ -159,7 +161,6 @@ class Commands:
             prefer_as_oom_victim()
             for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
                 signal.signal(signum, signal.SIG_DFL)
-            setrlimit(RLIMIT_RTTIME, (self.last_tag, self.last_tag))
             for resource, value in self.limits:
                 setrlimit(resource, (value, value))
             stage = b"c"
@@ -172,6 +173,22 @@ class Commands:
             posix.write(fail, stage + b"%d" % code)
             posix._exit(EXEC_MISSING)
         raise AssertionError("not reached")
+
+    def take_report(self, command: Command) -> None:
+        """The leader has become its program, or could not, or has died before."""
+        report = posix.read(command.report, 64)
+        self.close_stream(command, command.report)
+        if report:
+            del self.running[command.call]
+            for fd in list(command.open):
+                self.close_stream(command, fd)
+            self.exec_failed(command.call, report, *command.names)
+            return
+        if command.service:
+            if not (command.timed_out or command.stopping):
+                command.deadline = float("inf")
+            self.send(STARTED, command.call, b"")
+        self.finish(command)
 
     def exec_failed(self, call: int, report: bytes, cwd: bytes, program: bytes) -> None:
         """As a shell says it: 127 for a missing program, 126 for one that cannot be run."""
@@ -198,6 +215,9 @@ class Commands:
         command = self.by_fd[fd]
         for _ in range(16):
             try:
+                if fd == command.report:
+                    self.take_report(command)
+                    return
                 data = posix.read(fd, 1 << 16)
             except BlockingIOError:
                 return
@@ -291,8 +311,9 @@ class Commands:
         if not self.kill_tree(command) and command.status < 0:
             command.status = TIMED_OUT
         for fd in list(command.open):
-            self.drain(fd)
-            self.close_stream(command, fd)
+            if fd in self.by_fd:
+                self.drain(fd)
+                self.close_stream(command, fd)
         self.finish(command)
 
     def kill_tree(self, command: Command) -> bool:
@@ -301,6 +322,8 @@ class Commands:
         rounds = 0
         while True:
             victims = [pid for pid, tag in marks() if tag == command.tag or tag < self.last_tag]
+            if command.status < 0 and command.pid not in victims:
+                victims.append(command.pid)  # stopped before it had its mark
             if not victims:
                 self.reap()
                 return True
