@@ -52,7 +52,7 @@ RAW = [
     ("/sessions", '{"instance_id": "i", "sampling": {"stop": [""]}}', "sampling.stop.0"),
     ("/sessions", '{"instance_id": "i", "labels": {"a": "\\udc00"}}', "labels"),
     ("/sessions", '{"instance_id": "i", "labels": {"\\udc00": 1}}', "labels.\ufffd\ufffd\ufffd"),
-    ("/sessions", '{"instance_id": "i", "\\udc00": 1}', "\ufffd\ufffd\ufffd"),
+    ("/sessions", '{"instance_id": "i", "\\udc00": 1}', "body"),
     ("/sessions/x/finalize", '{"outcome": {"reward": NaN}}', "outcome"),
     ("/sessions/x/finalize", '{"outcome": {"reward": [1e400]}}', "outcome"),
     ("/sessions/x/finalize", '{"outcome": {"\\ud800": 1}}', "outcome"),
