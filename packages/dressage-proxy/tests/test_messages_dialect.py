@@ -268,7 +268,7 @@ async def test_a_slow_stream_is_kept_alive_by_pings_after_its_start(make_rig):
     rig.engine.hold_after = 1
     session = await rig.open()
     body = {"model": "m", "max_tokens": 50, "messages": [user("x")], "stream": True}
-    kinds, usage = [], None
+    kinds, usage, start = [], None, {}
     async with rig.http.stream("POST", f"/s/{session}/v1/messages", json=body) as reply:
         async for line in reply.aiter_lines():
             if not line.startswith("data: "):
@@ -278,6 +278,8 @@ async def test_a_slow_stream_is_kept_alive_by_pings_after_its_start(make_rig):
             if kinds.count("ping") == 3 and rig.engine.hold_after:
                 await rig.engine.release()
             usage = event.get("usage", usage)
+            start = event.get("message", start)
+    assert start["usage"]["input_tokens"] == len(rig.engine.requests[0].input_ids)
     assert kinds[:2] == ["message_start", "ping"]
     assert kinds.count("message_start") == 1
     assert kinds[-2:] == ["message_delta", "message_stop"]

@@ -125,7 +125,8 @@ class DataPlane:
         self, call: _Call, request: ModelRequest, stream: _Stream | None
     ) -> tuple[Attempt, ModelReply]:
         """The reply, while the client is there; a stream is kept alive meanwhile. Raises ClientGoneError."""
-        answer = asyncio.create_task(self._pipeline.answer(call.session, request))
+        joined = stream.joined if stream else None
+        answer = asyncio.create_task(self._pipeline.answer(call.session, request, joined))
         gone = asyncio.create_task(_gone(call.receive))
         try:
             while not answer.done():
@@ -218,10 +219,16 @@ class _Stream:
         self._writer = writer
         self.keepalive_s = keepalive_s
         self.started = False
+        self._attempt: Attempt | None = None
+
+    def joined(self, attempt: Attempt) -> None:
+        """The reply is this attempt's."""
+        self._attempt = attempt
 
     async def keep_alive(self) -> None:
         """Say in the dialect's own way that the reply is being made."""
-        head = b"" if self.started else self._writer.head()
+        tokens = self._attempt.known.prompt_tokens if self._attempt else 0
+        head = b"" if self.started else self._writer.head(tokens)
         await self._start()
         body = head + self._writer.keep_alive()
         await self._send({"type": "http.response.body", "body": body, "more_body": True})

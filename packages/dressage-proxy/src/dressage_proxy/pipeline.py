@@ -28,11 +28,20 @@ _BUSY_SESSIONS = 8
 """So many sessions with a reply in the making keep the event loop busy."""
 
 
+@dataclass(slots=True)
+class Known:
+    """What can be told of a reply before it is made."""
+
+    prompt_tokens: int = 0
+    """0 while the prompt is being encoded."""
+
+
 @dataclass(slots=True, eq=False)
 class Attempt:
     """A reply in the making, and how many clients wait for it (a retry joins the one in flight)."""
 
     task: asyncio.Task[ModelReply]
+    known: Known
     waiters: int = 0
     delivered: bool = False
     abandoned: bool = False
@@ -64,10 +73,13 @@ class Pipeline:
     _running: dict[str, set[Attempt]] = field(default_factory=dict)
     """Every reply in the making, by session."""
 
-    async def answer(self, session: Session, request: ModelRequest) -> tuple[Attempt, ModelReply]:
+    async def answer(
+        self, session: Session, request: ModelRequest, joined: Callable[[Attempt], None] | None = None
+    ) -> tuple[Attempt, ModelReply]:
         """The committed reply to a request. Cancel it when the client is gone: with the last client that
         waited, the engine call is aborted and the turn is recorded as undelivered.
 
+        ``joined`` is told the attempt before it is waited for.
         Raises RequestError and its kinds. The caller reports delivery by :meth:`delivered` or :meth:`lost`.
         """
         if session.ending or session.state is not State.OPEN:
@@ -75,6 +87,8 @@ class Pipeline:
         place = locate(session, self.codec, request)
         attempt = self._join(session, request, place)
         attempt.waiters += 1
+        if joined is not None:
+            joined(attempt)
         try:
             reply = await asyncio.shield(attempt.task)
         except asyncio.CancelledError:
@@ -110,8 +124,9 @@ class Pipeline:
             self._admit()
             self._check_limits(session)
             session.touched = asyncio.get_running_loop().time()
-            task = asyncio.create_task(self._turn(session, request, place))
-            attempt = Attempt(task)
+            known = Known()
+            task = asyncio.create_task(self._turn(session, request, place, known))
+            attempt = Attempt(task, known)
             self._attempts[identity] = attempt
             self.total += 1
             self._running.setdefault(session.id, set()).add(attempt)
@@ -188,13 +203,14 @@ class Pipeline:
         """Replies in the making of a session."""
         return len(self._running.get(session_id, ()))
 
-    async def _turn(self, session: Session, request: ModelRequest, place: Place) -> ModelReply:
+    async def _turn(self, session: Session, request: ModelRequest, place: Place, known: Known) -> ModelReply:
         if self.hooks:
             new = place.raw[place.matched :]
             await self.hooks.after(session.info, session.labels, session.hooked, new)
         with self.metrics.phase("encode"):
             busy = len(self._running) >= _BUSY_SESSIONS
             planned = await plan(session, self.codec, request, place, busy=busy)
+        known.prompt_tokens = len(planned.prompt.ids)
         sampling = self._sampling(session, request, planned)
         reply = Reply(experts_start=session.covered.get(planned.place.parent, 0))
         versions = session.versions.copy()

@@ -74,8 +74,8 @@ class ModelReply:
 class Writer(ABC):
     """Writes the reply to one request. ``head`` is written once, before anything else of a stream."""
 
-    def head(self) -> bytes:
-        """What a stream starts with, before anything is sampled."""
+    def head(self, prompt_tokens: int = 0) -> bytes:
+        """What a stream starts with, before anything is sampled; 0 tokens: not known yet."""
         return b""
 
     @abstractmethod

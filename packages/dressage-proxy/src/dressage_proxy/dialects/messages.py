@@ -86,18 +86,18 @@ class MessagesDialect(Dialect):
 
 
 class MessagesWriter(Writer):
-    """Writes one message. In a stream ``head`` comes before the prompt is encoded, and tells no counts;
-    ``message_delta`` tells them all."""
+    """Writes one message. A stream that is kept alive starts before anything is sampled: ``head`` tells
+    the whole prompt as its input, for clients that read no more; ``message_delta`` tells every count."""
 
     def __init__(self, model: str) -> None:
         self._id = "msg_" + uuid.uuid4().hex
         self._model = model
         self._headed = False
 
-    def head(self) -> bytes:
-        """A ``message_start`` that tells no counts yet."""
+    def head(self, prompt_tokens: int = 0) -> bytes:
+        """A ``message_start`` that tells what is known: not yet how much of the prompt was cached."""
         self._headed = True
-        return self._start({"input_tokens": 0, "output_tokens": 0})
+        return self._start({"input_tokens": prompt_tokens, "output_tokens": 0})
 
     def keep_alive(self) -> bytes:
         """A ping."""

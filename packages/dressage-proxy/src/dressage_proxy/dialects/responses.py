@@ -77,7 +77,7 @@ class ResponsesWriter(Writer):
         self._stream = EventStream()
         self._headed = False
 
-    def head(self) -> bytes:
+    def head(self, prompt_tokens: int = 0) -> bytes:
         """``response.created`` and ``response.in_progress``."""
         self._headed = True
         response = self._response("in_progress", [], None)
