@@ -159,7 +159,7 @@ def _gguf_value(file: IO[bytes], kind: int) -> Any:
     if kind == 9:
         inner, count = struct.unpack("<IQ", file.read(12))
         return [_gguf_value(file, inner) for _ in range(count)]
-    code = f"<{_SCALARS[kind]}"
+    code = _SCALARS[kind]
     return struct.unpack(code, file.read(struct.calcsize(code)))[0]
 
 

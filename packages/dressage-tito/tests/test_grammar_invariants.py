@@ -403,4 +403,5 @@ def test_hostile_text_is_parsed_in_linear_time(name: str) -> None:
         text = unit * (200_000 // len(unit))
         start = time.process_time()
         _parse(name, text, [("f", {"a": "x"})])
-        assert time.process_time() - start < 1, unit
+        # Linear work takes a fraction of a second, quadratic work minutes: a busy machine changes neither.
+        assert time.process_time() - start < 15, unit

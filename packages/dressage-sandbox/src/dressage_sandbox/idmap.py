@@ -68,8 +68,8 @@ def helper(source: str, target: str, owner: int, folders: tuple[str, ...]) -> tu
 
 def can_map(bubblewrap: Bubblewrap, folder: Path) -> bool:
     """Whether an ID-mapped mount of this folder can be made here, found by making one."""
-    command = helper(str(folder), "/mnt/lower", folder.stat().st_uid, ())
-    outer = ["--dev-bind", "/", "/", "--tmpfs", "/mnt", "--dir", "/mnt/lower", "--cap-add", "ALL", "--"]
+    command = helper(str(folder), "/sys/lower", folder.stat().st_uid, ())
+    outer = ["--dev-bind", "/", "/", "--tmpfs", "/sys", "--dir", "/sys/lower", "--cap-add", "ALL", "--"]
     words = [word.replace(UID, str(os.getuid() + 1)) for word in command]
     try:
         done = subprocess.run(

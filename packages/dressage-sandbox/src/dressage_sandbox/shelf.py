@@ -2,8 +2,8 @@
 
 A provider that runs as root gives each sandbox an unprivileged host uid. bubblewrap resolves mount sources
 as that uid, so a source in root's home (or under any folder that is closed to others) is out of reach. Then
-an outer bubblewrap, still root, first binds all sources under /tmp of a mount namespace that only the inner
-one sees.
+an outer bubblewrap, still root, first binds all sources under one folder of a mount namespace that only the
+inner one sees.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from .errors import InvalidSpec
 from .idmap import helper
 
 __all__ = ["Overlay", "Shelf", "make_shelf"]
+
+_PLACE = "/sys"
+"""What is hidden meanwhile: a folder that every machine has, and that no program, image or home lies in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +60,27 @@ def make_shelf(sources: Iterable[Path], *, drops_root: bool, overlay: Overlay | 
             raise InvalidSpec(f"mounts: {source} can be read by its owner alone; chmod o+rX it")
     if overlay is None and not any(_behind_closed_folder(real) for real in resolved.values()):
         return Shelf({source: str(real) for source, real in resolved.items()}, ())
-    outer = ["--dev-bind", "/", "/", "--tmpfs", "/tmp"]
+    outer = ["--dev-bind", "/", "/", "--tmpfs", _PLACE]
     places = {}
     for number, (source, real) in enumerate(resolved.items()):
-        places[source] = f"/tmp/{number}"
+        places[source] = f"{_PLACE}/{number}"
         outer += ["--ro-bind", str(real), places[source]]
     # What it needs to take the unprivileged uid afterwards, and nothing more of root's.
     outer += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     if overlay is None:
         return Shelf(places, (*outer, "--"))
-    upper = ("/tmp/over/upper", "/tmp/over/work")
-    outer += ["--dir", "/tmp/lower", *_layers("/tmp/over", overlay.size), "--cap-add", "CAP_SYS_ADMIN"]
+    lower, over = f"{_PLACE}/lower", f"{_PLACE}/over"
+    upper = (f"{over}/upper", f"{over}/work")
+    outer += ["--dir", lower, *_layers(over, overlay.size), "--cap-add", "CAP_SYS_ADMIN"]
     outer += ["--cap-add", "CAP_CHOWN", "--"]
-    mapped = helper(places[overlay.root] + overlay.workdir, "/tmp/lower", overlay.owner, upper)
-    return Shelf(places, (*outer, *mapped), "/tmp/lower", upper)
+    mapped = helper(places[overlay.root] + overlay.workdir, lower, overlay.owner, upper)
+    return Shelf(places, (*outer, *mapped), lower, upper)
 
 
 def _with_upper(places: dict[Path, str], overlay: Overlay) -> Shelf:
-    outer = ["--unshare-user", "--dev-bind", "/", "/", *_layers("/mnt", overlay.size), "--"]
-    return Shelf(places, tuple(outer), places[overlay.root] + overlay.workdir, ("/mnt/upper", "/mnt/work"))
+    outer = ["--unshare-user", "--dev-bind", "/", "/", *_layers(_PLACE, overlay.size), "--"]
+    lower = places[overlay.root] + overlay.workdir
+    return Shelf(places, tuple(outer), lower, (f"{_PLACE}/upper", f"{_PLACE}/work"))
 
 
 def _layers(place: str, size: int) -> list[str]:
