@@ -81,8 +81,11 @@ def _editable(m: Member) -> list[str | Path]:
     return [part for each in closure(m, members()) for part in ("--editable", each.folder)]
 
 
-def isolated(uv: Uv, m: Member, python: Path) -> str:
-    """The last line of the package's own tests, run with its dependencies and its test group alone."""
+def isolated(uv: Uv, m: Member, python: Path, *, heavy: bool = True) -> str:
+    """The last line of the package's own tests, run with its dependencies and its test group alone.
+
+    Without ``heavy`` those so marked are left out: where they run in the whole workspace anyway.
+    """
     editable = _editable(m)
     group = f"{m.folder / 'pyproject.toml'}:test"
     venv = _environment(
@@ -98,6 +101,8 @@ def isolated(uv: Uv, m: Member, python: Path) -> str:
         "--rootdir",
         ROOT,
     ]
+    if not heavy:
+        command += ["-m", "not paid and not gpu and not nightly and not heavy"]
     said = _say([*command, "-p", "no:cacheprovider", m.folder / "tests"], ROOT, f"{m.name}'s own tests")
     return said.splitlines()[-1]
 

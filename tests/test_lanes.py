@@ -17,7 +17,7 @@ each_member = pytest.mark.parametrize("member", members(), ids=lambda m: m.name)
 def test_a_package_passes_its_tests_with_only_what_it_declares(uv: Uv, member: Member) -> None:
     if member.needs_torch:
         pytest.skip("its environment is this one: it depends on every other member")
-    lanes.isolated(uv, member, PYTHON)
+    lanes.isolated(uv, member, PYTHON, heavy=False)
 
 
 @each_member

@@ -7,6 +7,8 @@ from dressage_proxy import fuzz
 from dressage_proxy.dialects.chat import ChatWriter
 from dressage_proxy.replay.synthetic import synthetic_rows
 
+pytestmark = pytest.mark.heavy
+
 
 async def test_mutated_requests_are_answered_and_leave_nothing_behind(tmp_path):
     tally = await fuzz.fuzz(tmp_path, requests=256, seed=7, lanes=4)

@@ -1,5 +1,7 @@
 """P6 at every step: kill -9 at the n-th call or return of the proxy's own code while a session lives.
 
+pytestmark = pytest.mark.heavy
+
 DRESSAGE_KILL_POINTS=200 takes so many points, spread evenly from the first request to the last.
 """
 

@@ -15,6 +15,8 @@ import pytest
 from dressage_segments import audit, iter_frames, segment_from_bytes, tree_from_records
 from dressage_store import FilesStore
 
+pytestmark = pytest.mark.heavy
+
 KEY = "control-key-of-these-tests"
 KILLS = 21
 TESTS = 3

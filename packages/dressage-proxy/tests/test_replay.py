@@ -12,6 +12,8 @@ from dressage_proxy.replay.table import table
 from dressage_proxy.replay.traffic import TrafficError, read_traffic, runs_from_rows
 from dressage_tito.toy import write_toy_tokenizer
 
+pytestmark = pytest.mark.heavy
+
 
 def some(*names):
     return [run for run in runs_from_rows(synthetic_rows()) if run.name in names]

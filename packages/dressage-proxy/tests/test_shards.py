@@ -19,6 +19,8 @@ from dressage_store import FilesStore
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.heavy
+
 KEY = "control-key-of-these-tests"
 AUTH = {"Authorization": f"Bearer {KEY}"}
 

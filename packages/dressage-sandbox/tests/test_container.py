@@ -26,6 +26,8 @@ from dressage_sandbox.container import ContainerConfig, ContainerProvider, find_
 from dressage_sandbox.container.standin import EngineStandIn
 from dressage_sandbox.remote.owner import MADE_BY
 
+pytestmark = pytest.mark.heavy
+
 CHECKS = conformance.checks_for(ContainerProvider())
 SPEC = SandboxSpec(limits=Limits(timeout_s=20.0))
 

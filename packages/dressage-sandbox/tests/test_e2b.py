@@ -28,6 +28,8 @@ from dressage_sandbox.remote.owner import MADE_BY, Tags
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.heavy
+
 SPEC = SandboxSpec(limits=Limits(timeout_s=20.0))
 
 

@@ -13,6 +13,8 @@ from dressage_sandbox.arguments import Arguments, sandbox_arguments
 from dressage_sandbox.escapes import ATTEMPTS, Attempt, try_one
 from dressage_sandbox.inside import wire
 
+pytestmark = pytest.mark.heavy
+
 QUICK = [attempt for attempt in ATTEMPTS if not attempt.slow]
 
 

@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.heavy
+
 
 def test_p7_nothing_outlives_owners_that_are_killed_at_random_moments_and_a_peer_is_unharmed() -> None:
     done = subprocess.run(

@@ -14,6 +14,8 @@ from dressage_sandbox.ray import RayConfig, RayProvider
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.heavy
+
 NAMES = (
     "conforms",
     "places_by_capacity_and_refuses_what_has_no_room",

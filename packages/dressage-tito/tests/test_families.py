@@ -14,6 +14,8 @@ from dressage_tito import ChatCodec, Encoded, Message, ProfileError, Refusal, To
 from dressage_tito.families import declared_families
 from dressage_tito.fuzz import TOOLS
 
+pytestmark = pytest.mark.heavy
+
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 Granted = Callable[[Encoded | Refusal], Encoded]
 ModelFolder = Callable[[str], Path]

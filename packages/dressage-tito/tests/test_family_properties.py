@@ -11,6 +11,8 @@ from dressage_tito.checks import Refused, Subject
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.heavy
+
 FAMILIES = ["qwen3", "glm4_5", "glm4_7", "kimi_k2", "minimax_m2", "lfm2", "gemma4", "nemotron_3-nano", "phi3"]
 
 

@@ -10,6 +10,8 @@ import pytest
 from dressage_tito import ParsedTurn
 from dressage_tito.grammars import GRAMMARS, REASONING_TAGS
 
+pytestmark = pytest.mark.heavy
+
 Parse = Callable[..., ParsedTurn]
 
 

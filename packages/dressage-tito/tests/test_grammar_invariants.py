@@ -19,6 +19,8 @@ from dressage_tito.grammars.base import TurnContext, schemas_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.heavy
+
 Calls = list[tuple[str, dict[str, Any]]]
 THINK = ("<think>", "</think>")
 SLOW = [HealthCheck.too_slow]  # a busy machine draws nested values slowly

@@ -10,6 +10,8 @@ from dressage_tito import ChatCodec, Encoded, Message, Refusal
 from dressage_tito.certify import CHECKS, certify_codec
 from dressage_tito.fuzz import TOOLS, Fuzzer
 
+pytestmark = pytest.mark.heavy
+
 Granted = Callable[[Encoded | Refusal], Encoded]
 FAMILIES = ["qwen3", "qwen3-trl", "qwen3-2507", "qwen2_5"]
 
