@@ -128,3 +128,38 @@ def test_handles_name_one_turn_of_one_session():
     handles = {turn_handle(session, turn) for session in ("a", "b") for turn in range(50)}
     assert len(handles) == 100
     assert all(handle.replace("-", "").isalnum() for handle in handles)
+
+
+def test_the_beginning_of_what_was_said_in_the_same_place_is_that_turn_broken(codec):
+    made = Turned(codec, reply("hm", "I look. Then I act.", ["f"]))
+    from dressage_tito import Message
+
+    for said in ("I look.", "I", "I look. Then I act."):
+        message = Message("assistant", said)
+        echo = made.echoes.find(made.tree, codec, message, "", lambda: [0])
+        assert echo.cut
+        prefix = made.turn.output_ids[: echo.tokens]
+        parsed = codec.parse(
+            prefix,
+            reasoning_open=False,
+            finish_reason="length",
+            tools=[{"type": "function", "function": {"name": "f"}}],
+        )
+        assert parsed.content.strip() == said
+    for said in ("", "look", "I look. Then I do not."):
+        assert made.echoes.find(made.tree, codec, Message("assistant", said), "", lambda: [0]) is None
+
+
+@pytest.mark.parametrize(("said", "kept"), [("I look. ", "I look."), ("I look at all of it.", "I look at")])
+async def test_a_text_that_is_left_of_a_broken_stream_keeps_its_sampled_ids(rig, shell, call, said, kept):
+    rig.script(said + (call(a=1) if kept == said.strip() else ""), "go on")
+    session = await rig.open()
+    await rig.chat(session, "q", tools=[shell])
+    sampled = list(rig.tree(session).turn(0).output_ids)
+    await rig.chat(session, "q", {"role": "assistant", "content": kept}, "it was cut off", tools=[shell])
+    first, then = rig.engine.requests
+    count = next(n for n in range(len(sampled), 0, -1) if rig.codec.decode(sampled[:n]).strip() == kept)
+    start = len(first.input_ids)
+    assert then.input_ids[: start + count] == [*first.input_ids, *sampled[:count]]
+    trajectory = await rig.end(session)
+    assert trajectory.lost_tokens == {"undelivered": len(sampled)}

@@ -4,13 +4,13 @@ An echo is recognised by the ids of its tool calls, then by the turn handle that
 by its text. What a client made of it on the way (dropped reasoning, repaired arguments, a call renamed to
 ``invalid``) changes nothing: the turn's sampled ids take its place, and the difference is flagged. Where a
 stream broke, and the client kept what it had, the echo lacks what came last: then it stands for the ids up to
-there, and no longer for the turn.
+there, and no longer for the turn. A beginning without calls or handle is recognised by its place alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dressage_segments import TrajectoryTree, Turn
@@ -62,8 +62,19 @@ class Echoes:
         self.handles[turn_handle(session_id, turn.index)] = turn.index
         self.texts[turn.reply_key] = turn.index
 
-    def find(self, tree: TrajectoryTree, codec: ChatCodec, message: Message, handle: str) -> Echo | None:
-        """The turn that an assistant message is; None for one that was not sampled in this session."""
+    def find(
+        self,
+        tree: TrajectoryTree,
+        codec: ChatCodec,
+        message: Message,
+        handle: str,
+        asked: Callable[[], Sequence[int]] = tuple,
+    ) -> Echo | None:
+        """The turn that an assistant message is; None for one that was not sampled in this session.
+
+        ``asked`` gives the turns that answered just the messages before it: what is no turn by its call ids,
+        handle or text may still be the beginning of what one of them said.
+        """
         key = message_key(message)
         index = self._called(message)
         by_calls = index is not None
@@ -72,7 +83,7 @@ class Echoes:
         if index is None:
             index = self.texts.get(key) if message.content or message.tool_calls else None
             if index is None:
-                return None
+                return self._begun(tree, codec, message, key, asked) if message.content.strip() else None
         turn = tree.turn(index)
         if key == turn.reply_key:
             return Echo(index, len(turn.output_ids), key)
@@ -84,6 +95,20 @@ class Echoes:
             if tokens is not None:
                 return Echo(index, tokens, key, cut=True, differs=True)
         return Echo(index, len(turn.output_ids), turn.reply_key, differs=True, by_calls=by_calls)
+
+    def _begun(
+        self,
+        tree: TrajectoryTree,
+        codec: ChatCodec,
+        message: Message,
+        key: str,
+        asked: Callable[[], Sequence[int]],
+    ) -> Echo | None:
+        for index in asked() if not message.tool_calls else ():
+            tokens = _kept(codec, tree.turn(index), message)
+            if tokens is not None:
+                return Echo(index, tokens, key, cut=True, differs=True)
+        return None
 
     def _called(self, message: Message) -> int | None:
         return next((self.calls[call.id] for call in message.tool_calls if call.id in self.calls), None)

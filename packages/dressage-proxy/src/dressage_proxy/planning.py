@@ -85,9 +85,11 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     known = session.known_prefix(raw)
     flags = list(request.notes)
     keys = list(known)
+    tools_hash = _tools_hash(codec, request)
     for index in range(len(known), len(raw)):
         message = _message(raw[index], index)
-        echo = _echo(session, codec, handles, message, index)
+        before = _salted(request.thread, keys)
+        echo = _echo(session, codec, handles.get(index, ""), message, before, tools_hash)
         keys.append(message_key(message) if echo is None else echo.key)
         if echo is not None and echo.differs:
             flags.append(echo_flag(echo, f"messages[{index}]"))
@@ -101,31 +103,36 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
                 fix="end the list with a user or tool message",
             )
         session.note_request(raw, tuple(keys))
-    return _place(session, codec, replace(request, raw=raw, handles=handles), keys, flags)
+    salted = _salted(request.thread, keys)
+    return _place(session, Place(ROOT, raw, salted, 0, tools_hash, "", tuple(flags), handles))
 
 
-def _place(
-    session: Session,
-    codec: ChatCodec,
-    request: ModelRequest,
-    keys: list[str],
-    flags: list[str],
-) -> Place:
-    raw, handles = request.raw, request.handles
+def _tools_hash(codec: ChatCodec, request: ModelRequest) -> str:
     tools_hash = codec.tools_hash(request.tools)
     if request.template_kwargs:
         tools_hash += "+" + repr(sorted(request.template_kwargs.items()))
-    if request.thread:  # sub-agents that are asked the very same are not one
-        salted = f"{request.thread}:{keys[0]}".encode("utf-8", "surrogatepass")
-        keys[0] = hashlib.blake2b(salted, digest_size=16).hexdigest()
-    match = session.tree.match(keys, tools_hash)
+    return tools_hash
+
+
+def _salted(thread: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Keys of a named sub-agent's own: sub-agents that are asked the very same are not one."""
+    if not thread or not keys:
+        return tuple(keys)
+    salted = f"{thread}:{keys[0]}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(salted, digest_size=16).hexdigest(), *keys[1:]
+
+
+def _place(session: Session, place: Place) -> Place:
+    """The place on the longest recorded branch, or as a start with what is new about it."""
+    tree, keys, tools_hash = session.tree, place.keys, place.tools_hash
+    match = tree.match(keys, tools_hash)
     if match is None:
-        reason = "" if _asked_before(session, keys, tools_hash) else session.tree.divergence(keys, tools_hash)
-        return Place(ROOT, raw, tuple(keys), 0, tools_hash, reason, tuple(flags), handles)
-    children = (session.tree.turn(child) for child in session.tree.children(match.index))
+        reason = "" if _asked_before(session, keys, tools_hash) else tree.divergence(keys, tools_hash)
+        return replace(place, cut_reason=reason)
+    children = (tree.turn(child) for child in tree.children(match.index))
     others = [child.input_keys for child in children if child.kind not in _ASIDE]
-    reason = "branched" if others and tuple(keys[match.matched :]) not in others else ""
-    return Place(match.index, raw, tuple(keys), match.matched, tools_hash, reason, tuple(flags), handles)
+    reason = "branched" if others and keys[match.matched :] not in others else ""
+    return replace(place, parent=match.index, matched=match.matched, cut_reason=reason)
 
 
 def _asked_before(session: Session, keys: Sequence[str], tools_hash: str) -> bool:
@@ -214,18 +221,30 @@ def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
     pieces = []
     for index in range(place.matched, len(place.raw)):
         message = _message(place.raw[index], index)
-        echo = _echo(session, codec, place.handles, message, index)
+        before = place.keys[:index]
+        echo = _echo(session, codec, place.handles.get(index, ""), message, before, place.tools_hash)
         ids = None if echo is None or not copied else session.tree.turn(echo.turn).output_ids[: echo.tokens]
         pieces.append(Piece(_native(session, message), echo, ids))
     return pieces
 
 
 def _echo(
-    session: Session, codec: ChatCodec, handles: Mapping[int, str], message: Message, index: int
+    session: Session, codec: ChatCodec, handle: str, message: Message, before: Sequence[str], tools_hash: str
 ) -> Echo | None:
     if message.role != "assistant":
         return None
-    return session.echoes.find(session.tree, codec, message, handles.get(index, ""))
+
+    def asked() -> list[int]:
+        match = session.tree.match(before, tools_hash)
+        new = tuple(before if match is None else before[match.matched :])
+        parent = ROOT if match is None else match.index
+        return [
+            turn.index
+            for turn in reversed(session.tree.turns)
+            if (turn.parent, turn.input_keys, turn.tools_hash) == (parent, new, tools_hash)
+        ]
+
+    return session.echoes.find(session.tree, codec, message, handle, asked)
 
 
 async def _run(
