@@ -40,6 +40,21 @@ async def test_an_edit_keeps_the_mode_of_the_file_and_the_link_that_leads_to_it(
     assert told.stdout.decode() == "é\nbin/tool.sh\n755\n"
 
 
+async def test_a_search_follows_the_link_that_it_is_given_and_no_other(box):
+    await box.run("mkdir d; echo needle >d/f; ln -s d folder; ln -s d/f file; ln -s d/f d/again")
+    assert await do(box, "search", pattern="needle", path="file") == ("./file:1:needle", False)
+    assert await do(box, "search", pattern="needle", path="folder") == ("./folder/f:1:needle", False)
+    assert await do(box, "search", pattern="needle") == ("./d/f:1:needle", False)
+
+
+async def test_a_read_far_beyond_any_file_is_the_models_mistake_and_no_end(box):
+    await box.write("a", b"x")
+    text, mistake = await do(box, "read", path="a", offset=10**30)
+    assert mistake
+    assert "offset" in text
+    assert await do(box, "read", path="a") == ("x", False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

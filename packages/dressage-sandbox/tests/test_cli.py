@@ -41,6 +41,19 @@ def test_run_streams_all_of_the_output(runtime_dir: Path) -> None:
     assert (len(done.stdout), done.stderr, done.returncode) == (90_000, b"e\n", 0)
 
 
+def test_run_ends_in_peace_when_nobody_reads_its_output(runtime_dir: Path) -> None:
+    command = [sys.executable, "-m", "dressage_sandbox.cli", "--runtime-dir", str(runtime_dir), "run"]
+    with subprocess.Popen(
+        [*command, "--stream", "--", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        run.stdout.read(1)
+        run.stdout.close()
+        assert b"Traceback" not in run.stderr.read()
+        assert run.wait(timeout=10) == 141
+
+
 def test_run_keeps_the_work_folder_of_a_command_that_fails(runtime_dir: Path, tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     cli(runtime_dir, "run", "--keep", str(keep), "--", "true")
@@ -68,6 +81,8 @@ def test_run_says_which_field_is_wrong(runtime_dir: Path) -> None:
     done = cli(runtime_dir, "run", "--relay", "nonsense", "--", "true")
     assert done.returncode == 125
     assert b"relay='nonsense': write it as" in done.stderr
+    done = cli(runtime_dir, "run", "--timeout", "inf", "--", "true")
+    assert (done.returncode, b"timeout_s" in done.stderr) == (125, True)
 
 
 def test_pool_status_and_reap_on_nothing(runtime_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,7 +172,7 @@ class EditTool:
 
 _SEARCH = """[ -e "$2" ] || { printf 'no such file or folder: %s\n' "$2" >&2; exit 3; }
 grep -E -e "$1" </dev/null >/dev/null; [ $? -le 1 ] || exit 3
-find "$2" -name .git -prune -o -type f -print0 | LC_ALL=C sort -z |
+find -H "$2" -name .git -prune -o -type f -print0 | LC_ALL=C sort -z |
 xargs -0 -r grep -nIHE -e "$1" -- 2>/dev/null | cut -b 1-"$4" | head -c "$3"
 """
 

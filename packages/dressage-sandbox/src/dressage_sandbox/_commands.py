@@ -11,7 +11,7 @@ from .channel import Call, Channel
 from .errors import ArgumentTooLong, InvalidSpec, SandboxFileError, SandboxGone
 from .inside import wire
 from .protocol import OnOutput, RunResult
-from .requests import OTHER_WAY, arguments_of, path_of, variables_of
+from .requests import OTHER_WAY, arguments_of, check_seconds, path_of, variables_of
 from .services import BubblewrapService, result_of
 
 __all__ = ["CommandCalls"]
@@ -49,8 +49,7 @@ class CommandCalls(Calls):
             SandboxGone: the sandbox ended.
         """
         timeout = self.spec.limits.timeout_s if timeout_s is None else timeout_s
-        if not timeout > 0:
-            raise InvalidSpec("timeout_s must be more than 0")
+        check_seconds("timeout_s", timeout)
         request = self._request(command, cwd, env, output_bytes, max(1, round(timeout * 1000)), on_output, 0)
         channel, call = self._call(output_bytes, on_output)
         try:

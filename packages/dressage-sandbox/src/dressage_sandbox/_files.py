@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from ._calls import Calls
-from .errors import InvalidSpec, SandboxGone
+from .errors import SandboxGone
 from .inside import wire
 from .protocol import GIB, MIB, DirEntry
-from .requests import numbers_of, path_of
+from .requests import check_part, numbers_of, path_of
 from .transfers import download, pack, unpack, upload
 
 __all__ = ["FileCalls"]
@@ -27,8 +27,7 @@ class FileCalls(Calls):
             SandboxFileNotFound, NotARegularFile, SandboxFileError: as the inside answered.
             SandboxGone: the sandbox ended.
         """
-        if offset < 0 or max_bytes < 0:
-            raise InvalidSpec("offset and max_bytes must not be negative")
+        check_part(offset, max_bytes)
         channel = self._live()
         call = channel.start(max_bytes)
         channel.send(wire.READ, call, wire.pack(path_of(path), b"%d" % offset, b"%d" % max_bytes))

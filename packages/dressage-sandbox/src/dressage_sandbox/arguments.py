@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Mapping
@@ -93,9 +94,9 @@ def check_spec(spec: SandboxSpec) -> None:
     for name, floor in floors.items():
         if getattr(limits, name) < floor:
             raise InvalidSpec(f"limits.{name}={getattr(limits, name)}: must be at least {floor}")
-    if not limits.timeout_s > 0 or not spec.ttl_s > 0:
-        raise InvalidSpec("limits.timeout_s and ttl_s must be more than 0 seconds")
-    if limits.cpus is not None and not limits.cpus > 0:
+    if not 0 < limits.timeout_s < math.inf or not spec.ttl_s > 0:
+        raise InvalidSpec("limits.timeout_s and ttl_s must be more than 0 seconds, and timeout_s finite")
+    if limits.cpus is not None and not 0 < limits.cpus < math.inf:
         raise InvalidSpec(f"limits.cpus={limits.cpus}: must be more than 0, or None for no limit")
     _check_inside("workdir", spec.workdir, _SYSTEM if spec.root is None else _ALWAYS_OWN)
     for mount in spec.mounts:
@@ -139,7 +140,13 @@ def check_variable(key: str, value: str) -> None:
 
 def _check_inside(name: str, path: str, system: tuple[str, ...] = _SYSTEM) -> None:
     pure = PurePosixPath(path)
-    if not pure.is_absolute() or ".." in pure.parts or "\0" in path or len(path) > _PATH_MAX_TEXT:
+    if (
+        not pure.is_absolute()
+        or path.startswith("//")
+        or ".." in pure.parts
+        or "\0" in path
+        or len(path) > _PATH_MAX_TEXT
+    ):
         raise InvalidSpec(f"{name}: {path!r} must be an absolute path without '..'")
     if pure in (PurePosixPath("/"), PurePosixPath("/tmp")) or any(
         pure.is_relative_to(PurePosixPath("/", taken)) for taken in system

@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -37,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _status(records, as_json=options.json)
         else:
             _reap(records, options.every)
+    except BrokenPipeError:  # who read the output has gone, as of `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes it at its end
+        return 128 + signal.SIGPIPE
     except SandboxError as error:
         print(f"dressage-sandbox: {error}", file=sys.stderr)
         return _SANDBOX_FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -9,11 +10,20 @@ from .arguments import check_variable
 from .errors import ArgumentTooLong, InvalidSpec, SandboxGone
 from .inside import wire
 
-__all__ = ["OTHER_WAY", "arguments_of", "numbers_of", "path_of", "variables_of"]
+__all__ = [
+    "OTHER_WAY",
+    "arguments_of",
+    "check_part",
+    "check_seconds",
+    "numbers_of",
+    "path_of",
+    "variables_of",
+]
 
 OTHER_WAY = "pass it as stdin, or write() it to a file"
 _ARG_MAX = (128 << 10) - 1
 """Longest argument or variable that Linux's exec takes (MAX_ARG_STRLEN less its NUL)."""
+_LONGEST_FILE = 1 << 62
 
 
 def arguments_of(command: str | Sequence[str]) -> list[bytes]:
@@ -47,6 +57,27 @@ def variables_of(env: Mapping[str, str]) -> list[bytes]:
         if len(fields[-1]) + len(fields[-2]) + 1 > _ARG_MAX:
             raise ArgumentTooLong(f"env {key!r} has {len(fields[-1])} bytes; {OTHER_WAY}")
     return fields
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Refuse a time-out that is none.
+
+    Raises:
+        InvalidSpec: names the argument.
+    """
+    if not 0 < seconds < math.inf:
+        raise InvalidSpec(f"{name}={seconds}: must be more than 0 seconds, and finite")
+
+
+def check_part(offset: int, max_bytes: int) -> None:
+    """Refuse a part that no file can have.
+
+    Raises:
+        InvalidSpec: names the argument.
+    """
+    for name, value in (("offset", offset), ("max_bytes", max_bytes)):
+        if not 0 <= value <= _LONGEST_FILE:
+            raise InvalidSpec(f"{name} must not be negative, nor more than {_LONGEST_FILE}")
 
 
 def path_of(path: str) -> bytes:

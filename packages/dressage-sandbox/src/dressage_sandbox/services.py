@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from .channel import Call, Channel
@@ -65,8 +66,8 @@ class BubblewrapService:
         Raises:
             SandboxGone: the sandbox ended first.
         """
-        if grace_s < 0:
-            raise InvalidSpec("grace_s must not be negative")
+        if not 0 <= grace_s < math.inf:
+            raise InvalidSpec(f"grace_s={grace_s}: must not be negative, and finite")
         if self.running:
             self._channel.send(wire.STOP, self._call, b"%d" % round(grace_s * 1000))
         return await self.wait(grace_s + _STOP_GUARD_S)

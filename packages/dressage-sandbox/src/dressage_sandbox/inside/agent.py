@@ -124,6 +124,9 @@ class Agent:
             except OSError as error:
                 named = error.filename if isinstance(error.filename, bytes) else b""
                 self.send(FAIL, call, pack(b"%d" % (error.errno or EINVAL), named))
+            except (ArithmeticError, MemoryError, ValueError):
+                # A number that no system call takes, say: of one call, and no reason to end the sandbox.
+                self.send(FAIL, call, pack(b"%d" % EINVAL, b""))
         return True
 
     def configure(self, call: int, body: bytes) -> None:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 KILL_PATIENCE_S = 1.0
+LONGEST_WAIT_S = 3600.0
+"""epoll takes no more than 24 days."""
 START_PATIENCE_S = 10.0
 """How long a service may take to become its program: other processes inside can stop it on the way."""
 
@@ -281,9 +283,9 @@ class Commands:
             self.end(command)
 
     def patience(self) -> float:
-        """Seconds until the next deadline; -1 for none."""
+        """Seconds until the next deadline, or until the next look; -1 for none."""
         deadline = min((c.deadline for c in self.running.values()), default=float("inf"))
-        return -1 if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+        return -1 if deadline == float("inf") else min(LONGEST_WAIT_S, max(0.0, deadline - time.monotonic()))
 
     def cancel(self, call: int, _body: bytes) -> None:
         """The caller went away: the same end, its answer is not read."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import FileTooLarge, InvalidSpec, SandboxGone
 from ..protocol import DirEntry
-from ..requests import path_of
+from ..requests import check_part, path_of
 from . import scripts
 from .commands import Commands
 from .reports import data_of, entries_of
@@ -39,8 +39,7 @@ class Files:
 
     async def read(self, path: str, offset: int, max_bytes: int) -> bytes:
         """See ``protocol.Sandbox.read``."""
-        if offset < 0 or max_bytes < 0:
-            raise InvalidSpec("offset and max_bytes must not be negative")
+        check_part(offset, max_bytes)
         data = b""
         while len(data) < max_bytes:
             _, piece = await self._piece(path, offset + len(data), min(PIECE, max_bytes - len(data)))

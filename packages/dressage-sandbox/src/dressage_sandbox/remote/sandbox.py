@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import InvalidSpec, SandboxError, Unsupported
 from ..protocol import GIB, MIB, DirEntry, Endpoint, OnOutput, RunResult, SandboxSpec, Snapshot, Status
+from ..requests import check_seconds
 from .commands import Commands, RemoteService
 from .files import Files
 from .snapshots import Snapshots
@@ -105,8 +106,7 @@ class RemoteSandbox:
         _refuse_streams(on_output)
         timeout = self.spec.limits.timeout_s if timeout_s is None else timeout_s
         limit = self.spec.limits.output_bytes if output_bytes is None else output_bytes
-        if not timeout > 0:
-            raise InvalidSpec("timeout_s must be more than 0")
+        check_seconds("timeout_s", timeout)
         return await self._commands.run(command, cwd or self.spec.workdir, env, stdin, timeout, limit)
 
     async def start(
