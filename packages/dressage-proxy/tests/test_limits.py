@@ -9,6 +9,7 @@ import pytest
 from dressage_proxy import GoneError
 from dressage_proxy.errors import VersionLimitError
 from dressage_proxy.versions import VersionBudget
+from dressage_segments import InvalidFieldError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,35 @@ async def test_an_idle_session_expires_into_the_store_and_is_never_made_again(ma
     final = await rig.http.post(f"/sessions/{session}/finalize", json={"outcome": {"reward": 1}})
     assert final.json()["lost_tokens"] == {"timeout": 9}, "what was published stays as it is"
     assert "dressage_expired_sessions_total 1.0" in (await rig.http.get("/metrics")).text
+
+
+async def test_an_idle_session_that_cannot_be_stored_keeps_no_other_from_it(make_rig, monkeypatch):
+    rig = await make_rig(idle_timeout_s=100)
+    bad, good = await rig.open(), await rig.open()
+    put = rig.store.put
+
+    def full(trajectory):
+        if trajectory.session_id == bad:
+            raise InvalidFieldError("segment", "is broken")
+        return put(trajectory)
+
+    monkeypatch.setattr(rig.store, "put", full)
+    for session in (bad, good):
+        rig.proxy.sessions.find(session).touched -= 101
+    assert await rig.proxy.sessions.expire() == 1
+    assert rig.store.pending() == [good]
+    monkeypatch.undo()
+    assert await rig.proxy.sessions.expire() == 1
+    assert sorted(rig.store.pending()) == sorted([bad, good])
+
+
+async def test_a_session_that_counts_tokens_is_not_idle(make_rig):
+    rig = await make_rig(idle_timeout_s=100)
+    session = await rig.open()
+    rig.proxy.sessions.find(session).touched -= 101
+    reply = await rig.http.post(f"/s/{session}/v1/messages/count_tokens", json={"model": "m", **HI})
+    assert reply.status_code == 200
+    assert await rig.proxy.sessions.expire() == 0
 
 
 async def test_an_expired_session_is_expired_after_a_restart_too(make_rig):

@@ -121,6 +121,31 @@ async def test_a_pause_does_not_wait_for_a_back_off(rig: Any, monkeypatch: pytes
         await call
 
 
+class Unwilling(ScriptedEngine):
+    """Wishes once to be left alone for a day."""
+
+    refused = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.refused or scope["path"] != "/generate":
+            await super().__call__(scope, receive, send)
+            return
+        self.refused = True
+        headers = [(b"retry-after", b"86400"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 429, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def test_an_engine_that_wishes_for_a_day_off_does_not_get_it(
+    make_rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "_WISH_CAP_S", 0.05)
+    rig = await make_rig(engine=Unwilling())
+    reply = await asyncio.wait_for(rig.chat(await rig.open(), "hi"), 5)
+    assert reply.choices[0].finish_reason == "stop"
+    assert rig.engine.refused
+
+
 async def test_a_try_after_a_back_off_passes_the_gate_again(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

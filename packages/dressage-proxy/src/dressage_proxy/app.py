@@ -138,10 +138,7 @@ async def _expire(proxy: Proxy) -> None:
     interval = min(_EXPIRE_EVERY_S, (proxy.config.idle_timeout_s or _EXPIRE_EVERY_S) / 4)
     while True:
         await asyncio.sleep(interval)
-        try:
-            await proxy.sessions.expire()
-        except (OSError, StoreError):
-            log.exception("idle sessions could not be stored: they stay open until they can be")
+        await proxy.sessions.expire()
 
 
 def _writable(store: Path) -> bool:

@@ -28,6 +28,8 @@ _EMPTY_ABORTS = 8
 _EMPTY_ABORT_S = 0.05
 _BACKOFF_S = 0.1
 _BACKOFF_CAP_S = 5.0
+_WISH_CAP_S = 30.0
+"""An engine that wishes to be left alone for longer is asked again after this: a turn must not hang."""
 _DRAIN_S = 2.0
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What the bytes of a character decode to before its last id."""
@@ -178,7 +180,8 @@ class Generator:
                 tried.add(ticket.url)
                 if not self._engines.others(tried):
                     tried.clear()
-                    await asyncio.sleep(_backoff(attempt) if error.delay_s is None else error.delay_s)
+                    wished = error.delay_s
+                    await asyncio.sleep(_backoff(attempt) if wished is None else min(wished, _WISH_CAP_S))
         raise AssertionError("unreachable")
 
     async def _attempt(self, asked: _Asked, ticket: Ticket, reply: Reply) -> CallResult:

@@ -247,6 +247,7 @@ class Pipeline:
 
     async def count(self, session: Session, request: ModelRequest) -> int:
         """The tokens of a request's prompt; nothing is sampled or kept."""
+        session.touched = asyncio.get_running_loop().time()
         place = locate(session, self.codec, request, counting=True)
         return len((await plan(session, self.codec, request, place)).prompt.ids)
 

@@ -23,7 +23,7 @@ from dressage_segments import (
     open_to_record,
     tree_from_records,
 )
-from dressage_store import CorruptStoreError, FilesStore
+from dressage_store import CorruptStoreError, FilesStore, StoreError
 from dressage_store import NotFoundError as NotStoredError
 from dressage_store import State as EntryState
 from dressage_tito import ThinkingPolicy
@@ -264,18 +264,26 @@ class Sessions:
 
     async def expire(self) -> int:
         """End what was idle for longer than it may be: it is published as a timeout, and takes no more calls.
-        Returns how many were ended."""
+        Returns how many were ended; one that cannot be stored stays as it is, and keeps no other from it."""
         now = asyncio.get_running_loop().time()
         idle = [session for session in self._sessions.values() if self._idle(session, now)]
+        ended = 0
         for session in idle:
-            await self.finalize(session.id, {_EXPIRED: True}, FailureClass.TIMEOUT)
+            try:
+                await self.finalize(session.id, {_EXPIRED: True}, FailureClass.TIMEOUT)
+            except (OSError, StoreError, SegmentsError):
+                log.exception("idle session %s could not be stored", session.id)
+                continue
             self._metrics.expired.inc()
-        return len(idle)
+            ended += 1
+        return ended
 
     def _idle(self, session: Session, now: float) -> bool:
         limit = _lower(self._config.idle_timeout_s, session.limits.idle_timeout_s)
-        if limit is None or session.state is not State.OPEN or session.ending:
+        if limit is None or session.state is not State.OPEN:
             return False
+        if session.ending:  # one that was ended and could not be published is tried again
+            return session.ended_as is not None
         return now - session.touched > limit and not self._pipeline.in_flight(session.id)
 
     def _drop(self, session_id: str, state: State) -> None:
