@@ -40,6 +40,41 @@ async def test_a_failed_sandbox_leaves_its_folders_and_why(box: BubblewrapSandbo
         assert tar.getnames() == ["l"]
 
 
+async def test_what_the_inside_made_unreadable_is_kept_and_stays_so(
+    box: BubblewrapSandbox, tmp_path: Path
+) -> None:
+    await box.run(
+        "mkdir -p a/b c; echo 1 >a/b/f; echo 2 >c/g; echo 3 >h; "
+        "chmod 000 a/b/f a/b a h; chmod 400 c; chmod 000 ."
+    )
+    before = (await box.run("stat -c '%a %n' /workspace", cwd="/tmp")).stdout
+    kept = await ArtifactArchive(tmp_path / "kept").save(box, "why")
+    assert kept.missing == {}
+    with tarfile.open(kept.folder / "workspace.tar") as tar:
+        modes = {member.name: member.mode for member in tar.getmembers()}
+        inner = tar.extractfile("a/b/f")
+        assert inner is not None
+        assert inner.read() == b"1\n"
+    assert modes == {"a": 0, "a/b": 0, "a/b/f": 0, "c": 0o400, "c/g": 0o644, "h": 0}
+    assert (await box.run("stat -c '%a %n' /workspace", cwd="/tmp")).stdout == before == b"0 /workspace\n"
+    told = await box.run("chmod 700 /workspace && cd /workspace && stat -c %a a h c", cwd="/")
+    assert told.stdout == b"0\n0\n400\n"
+
+
+async def test_folders_with_names_that_look_alike_are_kept_apart(
+    box: BubblewrapSandbox, tmp_path: Path
+) -> None:
+    await box.run("mkdir -p /tmp/a/b /tmp/a_b; echo 1 >/tmp/a/b/f; echo 2 >/tmp/a_b/f")
+    kept = await ArtifactArchive(tmp_path / "kept", paths=("/tmp/a/b", "/tmp/a_b")).save(box, "why")
+    files = json.loads((kept.folder / "about.json").read_text())["files"]
+    assert files == {"/tmp/a/b": "tmp_a_b.tar", "/tmp/a_b": "tmp_a_b-2.tar"}
+    for path, data in (("/tmp/a/b", b"1\n"), ("/tmp/a_b", b"2\n")):
+        with tarfile.open(kept.folder / files[path]) as tar:
+            inner = tar.extractfile("f")
+            assert inner is not None
+            assert inner.read() == data
+
+
 async def test_a_sandbox_that_did_not_fail_leaves_nothing(box: BubblewrapSandbox, tmp_path: Path) -> None:
     archive = ArtifactArchive(tmp_path / "kept")
     async with archive.on_failure(box):

@@ -79,15 +79,17 @@ class ArtifactArchive:
         target = self.folder / name
         await asyncio.to_thread(target.mkdir, mode=0o700, parents=True)
         missing: dict[str, str] = {}
-        for path in self.paths:
-            file = target / (re.sub(r"[^A-Za-z0-9._-]", "_", path.strip("/")) + ".tar")
+        files = _names(self.paths)
+        for path, name in files.items():
+            file = target / name
             try:
                 await sandbox.pack(path, file, max_bytes=self.max_bytes)
             except (SandboxError, OSError) as error:
                 missing[path] = str(error)
         status = await sandbox.status()
         about = {"id": sandbox.id, "owner": status.owner, "why": why, "at": now, "age_s": status.age_s}
-        text = json.dumps({**about, "missing": missing}, indent=2) + "\n"
+        kept = {path: name for path, name in files.items() if path not in missing}
+        text = json.dumps({**about, "files": kept, "missing": missing}, indent=2) + "\n"
         await asyncio.to_thread((target / _ABOUT).write_text, text)
         await asyncio.to_thread(self.prune)
         return Kept(target, missing)
@@ -103,3 +105,16 @@ class ArtifactArchive:
         for path in gone:
             shutil.rmtree(path)
         return gone
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """A file's name for each path, no two the same: ``/a/b`` and ``/a_b`` look alike."""
+    names: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        plain = re.sub(r"[^A-Za-z0-9._-]", "_", path.strip("/")) or "root"
+        name, number = f"{plain}.tar", 1
+        while name in names.values():
+            number += 1
+            name = f"{plain}-{number}.tar"
+        names[path] = name
+    return names

@@ -34,7 +34,7 @@ class Trees:
 
     def pack(self, call: int, path: bytes) -> None:
         """Write the folder's archive to the host's descriptor; OK or FAIL when it is done."""
-        self.work(call, path, write_archive)
+        self.work(call, path, write_locked_archive)
 
     def unpack(self, call: int, path: bytes) -> None:
         """Fill the folder from the host's descriptor; OK or FAIL when it is done."""
@@ -73,14 +73,46 @@ class Trees:
             try_kill(self.working[call], 9)
 
 
-def write_archive(fd: int, folder: bytes) -> None:
+def write_locked_archive(fd: int, folder: bytes) -> None:
+    """As ``write_archive``, of a folder of which this user may have made parts unreadable for itself."""
+    locked: list[tuple[bytes, int]] = []
+    try:
+        write_archive(fd, folder, locked)
+    finally:
+        for place, mode in reversed(locked):
+            try_chmod(place, mode)
+
+
+def try_chmod(place: bytes, mode: int) -> None:
+    """Of what is still there, and this user's."""
+    try:
+        posix.chmod(place, mode)
+    except (FileNotFoundError, PermissionError):
+        return
+
+
+def unlock(place: bytes, locked: "list[tuple[bytes, int]]") -> None:
+    """Let this user read an entry of its own, and note the mode that it had."""
+    status = posix.lstat(place)
+    need = 0o500 if S_ISDIR(status.st_mode) else 0o400 if S_ISREG(status.st_mode) else 0
+    mode = S_IMODE(status.st_mode)
+    if mode & need != need:
+        try_chmod(place, mode | need)
+        locked.append((place, mode))
+
+
+def write_archive(fd: int, folder: bytes, locked: "list[tuple[bytes, int]] | None" = None) -> None:
     """Every entry below ``folder``, parents first; what vanishes meanwhile is left out."""
+    if locked is not None:
+        unlock(folder, locked)
     posix.listdir(folder)  # what is missing or no folder is an error, and not an empty archive
     todo = [(folder, b"")]
     while todo:
         place, name = todo.pop()
         try:
             status = posix.lstat(place)
+            if locked is not None:
+                unlock(place, locked)
             if S_ISDIR(status.st_mode):
                 names = sorted(posix.listdir(place), reverse=True)
                 todo += [(place + b"/" + n, (name + b"/" if name else b"") + n) for n in names]
@@ -89,20 +121,20 @@ def write_archive(fd: int, folder: bytes) -> None:
             elif S_ISLNK(status.st_mode):
                 write_all(fd, header(name, status, b"2", 0, posix.readlink(place)))
             elif S_ISREG(status.st_mode):
-                write_file(fd, place, name)
+                write_file(fd, place, name, status)
         except FileNotFoundError:
             continue
     write_all(fd, bytes(2 * BLOCK))
 
 
-def write_file(fd: int, place: bytes, name: bytes) -> None:
+def write_file(fd: int, place: bytes, name: bytes, entry: "posix.stat_result") -> None:
     """Exactly as many bytes as the header says, whatever happens to the file meanwhile."""
     source = posix.open(place, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC)
     try:
         status = posix.fstat(source)
         if not S_ISREG(status.st_mode):
             return
-        write_all(fd, header(name, status, b"0", status.st_size, b""))
+        write_all(fd, header(name, entry, b"0", status.st_size, b""))
         at = 0
         while at < status.st_size:
             sent = posix.sendfile(fd, source, at, min(PIECE, status.st_size - at))
