@@ -15,6 +15,10 @@ __all__ = ["HEAD_BYTES", "Refused", "Target", "read_head", "target_of"]
 
 HEAD_BYTES = 64 << 10
 _HEAD_S = 15.0
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST_LINE = re.compile(_TOKEN + rb" [!-~]+ HTTP/1\.[01]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What one server takes for the end of a line, or of a word, and another does not."""
 _NOT_FOR_THE_ORIGIN = frozenset(
     b"connection proxy-connection proxy-authorization keep-alive te trailer upgrade host".split()
 )
@@ -63,8 +67,7 @@ def target_of(head: bytes) -> Target:
     """
     line, *fields = head[:-4].split(b"\r\n")
     words = line.split(b" ")
-    lone_ends = b"\n" in head.replace(b"\r\n", b"") or b"\r" in head.replace(b"\r\n", b"")
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not line.isascii() or lone_ends:
+    if not _REQUEST_LINE.fullmatch(line) or any(_CONTROL.search(field) for field in fields):
         raise Refused(400, "not a request of HTTP/1")
     method, url = words[0].decode(), words[1].decode()
     if method == "CONNECT":
@@ -93,7 +96,7 @@ def _fields(fields: Sequence[bytes]) -> tuple[bytes, int]:
     for entry in fields:
         name, colon, value = entry.partition(b":")
         key = name.lower()
-        if not colon or not re.fullmatch(rb"[!#$%&'*+.^_`|~0-9a-z-]+", key):
+        if not colon or not re.fullmatch(_TOKEN, key):
             raise Refused(400, "a header field is not one")
         if key == b"transfer-encoding":
             raise Refused(411, "plain HTTP through this proxy needs a Content-Length, or use https")
