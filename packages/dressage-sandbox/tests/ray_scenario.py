@@ -202,9 +202,7 @@ async def scenario(cluster, config):
 def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="dray-"))
     (folder / "ray").mkdir()
-    os.environ["RAY_TMPDIR"] = str(
-        folder
-    )  # it notes the cluster there, not in a shared place
+    os.environ["RAY_TMPDIR"] = str(folder)  # it notes the cluster there, not in a shared place
     runtime = folder / "run"
     make = functools.partial(BubblewrapProvider, runtime_dir=runtime)
     memory = {"object_store_memory": 80 * MB}
