@@ -86,3 +86,23 @@ async def test_a_later_call_without_the_first_is_not_taken_for_a_broken_stream(r
     trajectory = await rig.end(session)
     assert len(trajectory.segments) == 1
     assert not trajectory.lost_tokens
+
+
+async def test_calls_of_two_turns_in_one_message_are_the_two_turns_that_were_sampled(rig, shell, call):
+    rig.script(call(n=1) + "\n" + call(n=2), call(n=3), "done")
+    session, user = await rig.open(), {"role": "user", "content": "go"}
+
+    def results(*calls):
+        return [
+            {"role": "tool", "tool_call_id": made.id, "content": made.function.arguments} for made in calls
+        ]
+
+    first = (await rig.chat(session, user, tools=[shell])).choices[0].message
+    history = [user, first.model_dump(exclude_none=True), *results(*first.tool_calls)]
+    second = (await rig.chat(session, *history, tools=[shell])).choices[0].message
+    calls = [*first.tool_calls, *second.tool_calls]
+    merged = {"role": "assistant", "content": None, "tool_calls": [made.model_dump() for made in calls]}
+    await rig.chat(session, user, merged, *results(*calls), tools=[shell])
+    trajectory = await rig.end(session)
+    assert len(trajectory.segments) == 1
+    assert not trajectory.lost_tokens

@@ -1,59 +1,108 @@
-"""Parallel calls whose results a client sends right after each call: one turn again, then its results."""
+"""One message for each sampled turn again, where a client sends its parallel calls one by one, each with its
+result, or the calls of several turns in one message."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-Raw = Sequence[Mapping[str, Any]]
+Message = Mapping[str, Any]
+Numbered = tuple[int, Message]
+"""A message, and its index as it came; -1 for what was split off."""
 
 
-def joined_calls(
-    calls: Mapping[str, int], raw: Raw, handles: Mapping[int, str]
-) -> tuple[Raw, Mapping[int, str]]:
-    """``raw`` with the calls of one sampled turn in one message, and ``handles`` by the new indices.
+def turn_by_turn(
+    calls: Mapping[str, int], raw: Sequence[Message], handles: Mapping[int, str]
+) -> tuple[Sequence[Message], Mapping[int, str]]:
+    """``raw`` with a message for each turn whose calls it has, and ``handles`` by the new indices.
 
     ``calls``: wire id of a call -> its turn. An assistant message that has nothing but further calls of the
-    turn before it, with results alone in between, is a part of that turn. Anything else stays as it is.
+    turn before it, with results alone in between, is a part of that turn; one that has the calls of several
+    turns is as many messages, each with its results. Anything else stays as it is.
     """
-    joined: list[Mapping[str, Any]] = []
-    moved: dict[int, str] = {}
+    turns = [_turns(calls, message) for message in raw]
+    if _in_order(turns):
+        return raw, handles
+    joined = _joined(calls, _split(turns, raw))
+    moved = {place: handles[index] for place, (index, _) in enumerate(joined) if index in handles}
+    return [message for _, message in joined], moved
+
+
+def _turns(calls: Mapping[str, int], message: Message) -> list[int | None]:
+    """The turn of each call of a message, None for an unknown one."""
+    made = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not made or not isinstance(made, list) or message.get("role") != "assistant":
+        return []
+    ids = [call.get("id") if isinstance(call, Mapping) else None for call in made]
+    return [calls.get(wire) if isinstance(wire, str) else None for wire in ids]
+
+
+def _in_order(turns: Sequence[Sequence[int | None]]) -> bool:
+    """Whether each message has the calls of one turn, and another than the one with calls before it."""
+    before = None
+    for made in turns:
+        if made:
+            again = made[0] is not None and made[0] == before
+            if again or made.count(made[0]) != len(made):
+                return False
+            before = made[0]
+    return True
+
+
+def _split(turns: Sequence[Sequence[int | None]], raw: Sequence[Message]) -> list[Numbered]:
+    """Each message that has the calls of several turns as one message a turn."""
+    split: list[Numbered] = []
+    index = 0
+    while index < len(raw):
+        message, made = raw[index], turns[index]
+        runs = [len(list(run)) for _, run in groupby(made)]
+        if len(runs) < 2 or len(runs) != len(set(made)) or None in made:
+            split.append((index, message))
+            index += 1
+            continue
+        end = index + 1
+        while end < len(raw) and isinstance(raw[end], Mapping) and raw[end].get("role") == "tool":
+            end += 1
+        results: list[Numbered] = list(enumerate(raw))[index + 1 : end]
+        start = 0
+        for count in runs:
+            part = message["tool_calls"][start : start + count]
+            alone = {"role": "assistant", "content": "", "tool_calls": part}
+            split.append((-1, alone) if start else (index, {**message, "tool_calls": part}))
+            start += count
+            ids = {call["id"] for call in part}
+            last = start == len(made)
+            split += [item for item in results if last or item[1].get("tool_call_id") in ids]
+            results = [item for item in results if not last and item[1].get("tool_call_id") not in ids]
+        index = end
+    return split
+
+
+def _joined(calls: Mapping[str, int], numbered: Sequence[Numbered]) -> list[Numbered]:
+    """Further calls of the turn before in its message."""
+    joined: list[Numbered] = []
     at, open_turn = 0, None
-    for index, message in enumerate(raw):
+    for number, (index, message) in enumerate(numbered):
         role = message.get("role") if isinstance(message, Mapping) else None
         if role == "assistant":
-            turn = _turn(calls, message)
-            if (
-                turn is not None
-                and turn == open_turn
-                and index + 1 < len(raw)
-                and _further(joined[at], message)
-            ):
-                made = [*joined[at]["tool_calls"], *message["tool_calls"]]
-                joined[at] = {**joined[at], "tool_calls": made}
+            made = set(_turns(calls, message))
+            turn = made.pop() if len(made) == 1 else None
+            same = turn is not None and turn == open_turn and number + 1 < len(numbered)
+            if same and _further(joined[at][1], message):
+                first_index, first = joined[at]
+                whole = [*first["tool_calls"], *message["tool_calls"]]
+                joined[at] = first_index, {**first, "tool_calls": whole}
                 continue
             at, open_turn = len(joined), turn
         elif role != "tool":
             open_turn = None
-        if index in handles:
-            moved[len(joined)] = handles[index]
-        joined.append(message)
-    return (raw, handles) if len(joined) == len(raw) else (joined, moved)
+        joined.append((index, message))
+    return joined
 
 
-def _further(first: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+def _further(first: Message, message: Message) -> bool:
     """Whether a message has calls alone, and none that ``first`` has."""
     said = message.get("content") or message.get("reasoning_content")
-    return not said and not {call["id"] for call in message["tool_calls"]} & {
-        call["id"] for call in first["tool_calls"]
-    }
-
-
-def _turn(calls: Mapping[str, int], message: Mapping[str, Any]) -> int | None:
-    """The one turn that made all calls of a message."""
-    made = message.get("tool_calls")
-    if not isinstance(made, list) or not made:
-        return None
-    ids = [call.get("id") if isinstance(call, Mapping) else None for call in made]
-    turns = {calls.get(wire) if isinstance(wire, str) else None for wire in ids}
-    return turns.pop() if len(turns) == 1 else None
+    ids = {call["id"] for call in message["tool_calls"]}
+    return not said and not ids & {call["id"] for call in first["tool_calls"]}

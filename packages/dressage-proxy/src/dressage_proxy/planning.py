@@ -21,7 +21,7 @@ from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Prompt
-from dressage_proxy.interleaved import joined_calls
+from dressage_proxy.interleaved import turn_by_turn
 from dressage_proxy.session import Session
 from dressage_proxy.volatile import pin_volatile
 
@@ -78,7 +78,7 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     Looks at the messages that are new alone. With ``counting`` nothing is sampled after it: the session keeps
     nothing of it, and it may end as it likes.
     """
-    said, handles = joined_calls(session.echoes.calls, request.raw, request.handles)
+    said, handles = turn_by_turn(session.echoes.calls, request.raw, request.handles)
     raw = pin_volatile(dict(session.pinned) if counting else session.pinned, said)
     if not raw:
         raise RequestError("messages is empty", field="messages", fix="send at least one message")
