@@ -68,6 +68,11 @@ async def test_what_the_log_cannot_keep_is_refused_by_name(rig):
         assert error_of(reply, 422)["field"] == field, body
 
 
+async def test_a_body_that_does_not_say_that_it_is_json_is_told_how(rig):
+    reply = await rig.http.post("/sessions", content='{"instance_id": "i"}')
+    assert "Content-Type: application/json" in error_of(reply, 422)["fix"]
+
+
 BAD = [
     ("/sessions", {}, "instance_id"),
     ("/sessions", {"instance_id": ""}, "instance_id"),

@@ -168,6 +168,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse(_error("invalid_json", "the body is no JSON", "body", "send JSON"), 400)
     field = ".".join(str(part) for part in first["loc"] if part != "body")
     fix = "leave it out" if first["type"] == "extra_forbidden" else "see the control plane's OpenAPI schema"
+    if not field and "json" not in request.headers.get("content-type", ""):
+        fix = "send it with Content-Type: application/json"
     code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_field"
     return JSONResponse(_error(code, f"{field or 'body'}: {first['msg']}", field or "body", fix), 422)
 
