@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 from dressage_sandbox import BubblewrapProvider, BubblewrapSandbox, Limits, SandboxFileError, SandboxSpec
@@ -93,3 +94,19 @@ async def test_a_folder_of_too_many_entries_is_refused_and_many_are_listed(box: 
     await box.run(["python3", "-c", make.format(3000)])
     entries = await box.list("d")
     assert [entry.name for entry in entries] == [f"{i:06d}" for i in range(3000)]
+
+
+async def test_any_number_of_downloads_and_uploads_of_one_file_at_once_each_see_a_whole_one(
+    box: BubblewrapSandbox, tmp_path: Path
+) -> None:
+    whole = [bytes([value]) * 300_000 for value in (1, 2)]
+    for number, data in enumerate(whole):
+        (tmp_path / f"source{number}").write_bytes(data)
+    await box.write("same", whole[0])
+    uploads = [box.upload(tmp_path / f"source{number % 2}", "same") for number in range(20)]
+    downloads = [box.download("same", tmp_path / f"target{number}") for number in range(80)]
+    sizes = await asyncio.gather(*uploads, *downloads)
+    assert set(sizes) == {300_000}
+    for number in range(80):
+        assert (tmp_path / f"target{number}").read_bytes() in whole
+    assert [entry.name for entry in await box.list(".")] == ["same"]

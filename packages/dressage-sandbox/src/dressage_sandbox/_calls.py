@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ class Calls(ABC):
     """A sandbox as its calls see it."""
 
     spec: SandboxSpec
+    _downloading: asyncio.Semaphore
     _env: Mapping[str, str]
     _door: socket.socket | None
     _why: str

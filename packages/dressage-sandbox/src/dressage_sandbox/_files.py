@@ -96,7 +96,8 @@ class FileCalls(Calls):
             FileTooLarge: it has more than ``max_bytes``.
             SandboxFileError, SandboxGone: as ``read``; OSError: ``target`` cannot be written.
         """
-        return await download(self._live(), path, target, max_bytes)
+        async with self._downloading:  # the agent holds each one's file open, and so many at most
+            return await download(self._live(), path, target, max_bytes)
 
     async def pack(self, path: str, target: Path, *, max_bytes: int = GIB) -> int:
         """Write a folder of the inside to ``target`` as a tar archive; see ``transfers.pack``."""

@@ -17,6 +17,7 @@ from .cgroups import kill_group, remove_group, usage
 from .channel import Channel
 from .egress import Egress
 from .errors import InvalidSpec, SandboxError, SandboxGone
+from .inside.wire import MAX_DOWNLOADS
 from .launch import Process
 from .owners import Record, boot_time
 from .ports import Ports
@@ -71,6 +72,7 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
         self._ending: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expires = math.inf
+        self._downloading = asyncio.Semaphore(MAX_DOWNLOADS)
         self._why = "the sandbox was terminated"
         self._watchers: list[Callable[[BubblewrapSandbox], None]] = []
 

@@ -4,13 +4,12 @@ import posix
 from errno import EBADF, EFBIG, EINVAL, EISDIR, EMFILE
 
 from .system import write_all
-from .wire import CHUNK, CHUNK_BYTES, ENTRIES, MAX_ENTRIES, OK, pack, unpack
+from .wire import CHUNK, CHUNK_BYTES, ENTRIES, MAX_DOWNLOADS, MAX_ENTRIES, OK, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_DOWNLOADS = 32
 _TYPE, _FILE, _FOLDER = 0o170000, 0o100000, 0o040000
 
 

@@ -9,6 +9,7 @@ HEADER = Struct("<IBI")
 SIZE = Struct("<I")
 CHUNK_BYTES = 1 << 18
 MAX_ENTRIES = 100_000
+MAX_DOWNLOADS = 32
 RELAY_PORT, EGRESS_PORT = 8800, 8801
 LIVE, SERVICE = 1, 2
 """Flags of RUN: send output as it comes; say when the program has started."""
