@@ -12,6 +12,8 @@ from dressage_proxy.engine.scripted import Fault, Output, ScriptedEngine
 from dressage_segments import audit
 from dressage_store import FilesStore
 
+pytestmark = pytest.mark.heavy
+
 KEY = "control-key-of-these-tests"
 AUTH = {"Authorization": f"Bearer {KEY}"}
 

@@ -1,5 +1,7 @@
 """The control plane against its own OpenAPI description: generated requests, right and wrong ones.
 
+pytestmark = pytest.mark.heavy
+
 DRESSAGE_SCHEMA_EXAMPLES=2000 makes so many for each operation.
 """
 

@@ -10,6 +10,8 @@ from dressage_sandbox import Limits, SandboxError, SandboxSpec
 from dressage_sandbox.e2b import E2BProvider
 from dressage_sandbox.e2b.standin import E2BStandIn
 
+pytestmark = pytest.mark.heavy
+
 SPEC = SandboxSpec(limits=Limits(timeout_s=20.0))
 SERVER = "python3 -m http.server --bind 127.0.0.1 {port}"
 

@@ -14,6 +14,8 @@ from dressage_sandbox import (
 from dressage_sandbox.conformance import commands
 from dressage_sandbox.fake import FakeProvider, completed
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize(
     "check", conformance.checks_for(BubblewrapProvider(), local=True), ids=lambda check: check.__name__

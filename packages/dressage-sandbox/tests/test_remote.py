@@ -23,6 +23,8 @@ from dressage_sandbox.remote.reports import data_of, entries_of, result_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.heavy
+
 HOST = SandboxSpec(limits=Limits(pids=512, timeout_s=3600.0, output_bytes=1 << 26, disk_bytes=1 << 32))
 
 

@@ -49,7 +49,6 @@ class E2BSandbox(RemoteSandbox):
         self.handle = handle
         self.tag = tag
         self._cloud = cloud
-        self._paused = False
         self._server_ends = time.monotonic() + server_time_s(cloud.config, spec.ttl_s)
         relay = None if spec.relay is None else f"http://{spec.relay}"
         super().__init__(
@@ -66,7 +65,7 @@ class E2BSandbox(RemoteSandbox):
     @property
     def paused(self) -> bool:
         """Whether it was paused, and not resumed since."""
-        return self._paused
+        return self._life.asleep
 
     async def run(
         self,
@@ -92,7 +91,7 @@ class E2BSandbox(RemoteSandbox):
         )
 
     def _check_awake(self) -> None:
-        if self._paused and self.alive:
+        if self.paused and self.alive:
             raise SandboxError(f"sandbox {self.id} is paused: resume() it first")
 
     async def pause(self) -> None:
@@ -101,23 +100,23 @@ class E2BSandbox(RemoteSandbox):
         Commands that run lose their caller: they end as infrastructure failures.
         """
         self._life.check()
-        if not self._paused:
-            self._paused = True
+        if not self.paused:
+            self._life.sleeps()
             try:
                 await self._life.result(self._cloud.pause(self.id))
             except BaseException:
-                self._paused = False
+                self._life.asleep = False
                 raise
 
     async def resume(self) -> None:
         """Let a paused sandbox go on, for as long as it has left."""
         self._life.check()
-        if not self._paused:
+        if not self.paused:
             return
         left = server_time_s(self._cloud.config, self.expires_in_s)
         await self._life.result(self._cloud.connect(self.id, left))
         self._server_ends = time.monotonic() + left
-        self._paused = False
+        self._life.asleep = False
 
     async def renew(self, ttl_s: float) -> None:
         """See ``protocol.Sandbox.renew``; E2B hears of it at once."""
@@ -129,7 +128,7 @@ class E2BSandbox(RemoteSandbox):
         patience = self._cloud.config.max_lifetime_s / 3
         while True:
             left = self._server_ends - time.monotonic()
-            if self.expires_in_s + self._cloud.config.margin_s <= left + _SLACK_S or self._paused:
+            if self.expires_in_s + self._cloud.config.margin_s <= left + _SLACK_S or self.paused:
                 await asyncio.sleep(min(patience, max(left, 0.01)))
                 continue
             await asyncio.sleep(max(0.0, left - 2 * patience))
@@ -143,7 +142,7 @@ class E2BSandbox(RemoteSandbox):
                 await asyncio.sleep(min(patience / 10, 5.0))
 
     async def _extend(self) -> None:
-        if self._paused:
+        if self.paused:
             return
         wanted = server_time_s(self._cloud.config, self.expires_in_s)
         asked = time.monotonic()

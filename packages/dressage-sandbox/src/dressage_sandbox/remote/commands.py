@@ -179,10 +179,14 @@ class RemoteService:
     async def _watched(self) -> RunResult:
         began = time.monotonic()
         while True:
+            naps = self._life.naps
             try:
                 report = await self._commands.execute(scripts.waits(self._script.folder), timeout_s=None)
             except SandboxGone:
-                raise
+                if self._life.over or not (self._life.asleep or self._life.naps != naps):
+                    raise
+                await asyncio.sleep(_RETRY_S)  # it is not gone, but was paused under the call
+                continue
             except SandboxError:  # unreachable for now: what it writes is kept inside
                 await asyncio.sleep(_RETRY_S)
                 continue

@@ -18,6 +18,10 @@ class Life:
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         self.why = ""
+        self.asleep = False
+        """Paused: nothing answers, and nothing is lost."""
+        self.naps = 0
+        """How often it was paused: a call that failed meanwhile may be made again."""
         self._on_lost = on_lost
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -26,6 +30,11 @@ class Life:
     def over(self) -> bool:
         """Whether it has ended."""
         return self._over.is_set()
+
+    def sleeps(self) -> None:
+        """It is being paused."""
+        self.asleep = True
+        self.naps += 1
 
     def end(self, why: str) -> None:
         """It ended; the first reason stands."""
