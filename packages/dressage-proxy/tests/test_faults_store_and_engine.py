@@ -158,6 +158,29 @@ async def test_a_prompt_that_the_engine_counts_otherwise_is_not_trained(make_rig
     assert (await rig.end(session)).lost_tokens == {"misaligned": 9}
 
 
+async def test_an_id_that_the_tokenizer_does_not_have_is_sampled_again(rig):
+    wild = Output([rig.codec.vocab_size, rig.codec.stop_token_ids[0]])
+    good = Output([70, rig.codec.stop_token_ids[0]])
+    rig.script_raw(wild, wild, good)
+    session = await rig.open()
+    reply = await rig.chat(session, "q")
+    assert reply.usage.completion_tokens == 2
+    trajectory = await rig.end(session)
+    assert trajectory.trained_tokens == trajectory.sampled_tokens == 2
+
+
+async def test_an_engine_of_another_model_is_told_by_the_id_that_shows_it(make_rig):
+    rig = await make_rig(engine_attempts=2)
+    rig.script_raw(Output([2**31 - 1, 70]))
+    session = await rig.open()
+    reply = await rig.post(session, body("q"))
+    assert reply.status_code == 503
+    assert reply.headers["retry-after"]
+    assert "2147483647" in reply.json()["error"]["message"]
+    assert "--tokenizer" in reply.json()["error"]["message"]
+    assert (await rig.end(session)).sampled_tokens == 0
+
+
 async def test_an_engine_that_is_down_is_told_once_it_was_tried_and_comes_back(make_rig):
     rig = await make_rig(engine_attempts=2)
     rig.engine.inject(Fault.UNAVAILABLE, Fault.UNAVAILABLE)

@@ -60,6 +60,7 @@ class Proxy:
             codec.decode,
             config.engine_attempts,
             config.routed_experts,
+            codec.vocab_size,
         )
         pipeline = Pipeline(config, codec, store, generator, metrics, Hooks(hooks))
         sessions = Sessions(config, store, pipeline, controller, metrics)

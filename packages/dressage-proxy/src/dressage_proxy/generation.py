@@ -106,15 +106,17 @@ class Generator:
         decode: Callable[[NDArray[np.int32]], str],
         attempts: int,
         experts: ExpertsShape | None = None,
+        vocabulary: int = 2**31,
     ) -> None:
         """``attempts``: tries of one engine call before any of its tokens is accepted. With ``experts``
-        every call asks for its routed experts."""
+        every call asks for its routed experts. ``vocabulary``: the highest id + 1 that may be sampled."""
         self._engines = engines
         self._controller = controller
         self._stop_token_ids = stop_token_ids
         self._decode = decode
         self._attempts = attempts
         self._experts = experts
+        self._vocabulary = vocabulary
 
     async def sample(
         self,
@@ -192,7 +194,7 @@ class Generator:
                 asked.step.session_id, rid, engine, spared=asked.versions.spent
             ) as version:
                 asked.versions.check(version)
-                call = Call(rid, asked.ids, asked.params, version, self._ask(reply))
+                call = Call(rid, asked.ids, asked.params, version, self._ask(reply), self._vocabulary)
                 task = asyncio.create_task(self._engines.generate(engine, call))
                 try:
                     result = await asyncio.shield(task)

@@ -18,7 +18,7 @@ from dressage_segments.turn import UNKNOWN_VERSION
 from numpy.typing import NDArray
 
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, cut_experts, decode_experts
-from dressage_proxy.errors import EngineError
+from dressage_proxy.errors import EngineError, PassingEngineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,15 @@ class CallResult:
 @dataclass(frozen=True, slots=True)
 class Call:
     """One /generate request. ``ids`` int32 [T] are its prompt; ``version`` labels tokens where the reply
-    names none (-1: unknown); ``experts`` asks for routed experts."""
+    names none (-1: unknown); ``experts`` asks for routed experts; ``vocabulary`` is the highest id + 1 that
+    the reply may hold."""
 
     rid: str
     ids: NDArray[np.int32]
     params: Mapping[str, Any]
     version: int = UNKNOWN_VERSION
     experts: ExpertsAsk | None = None
+    vocabulary: int = 2**31
 
 
 _MAX_INT32 = 2**31 - 1
@@ -89,7 +91,8 @@ def request_body(call: Call) -> bytes:
 def decode_reply(body: bytes, call: Call) -> CallResult:
     """Check and decode the reply to a call.
 
-    Raises EngineError when the reply is no /generate reply at all, or its abort carries an error status.
+    Raises EngineError when the reply is no /generate reply at all, or its abort carries an error status, and
+    PassingEngineError for an id beyond the vocabulary.
     """
     text = None
     if call.experts is not None:
@@ -102,7 +105,7 @@ def decode_reply(body: bytes, call: Call) -> CallResult:
         raise EngineError("the engine's reply has no meta_info: is this an SGLang /generate endpoint?")
     meta: dict[str, Any] = reply["meta_info"]
     finish, matched = _finish(meta.get("finish_reason"))
-    ids = _ids(reply.get("output_ids"), meta.get("output_token_logprobs"))
+    ids = _ids(reply.get("output_ids"), meta.get("output_token_logprobs"), call.vocabulary)
     logprobs, cause = _logprobs(ids, meta.get("output_token_logprobs"))
     if not cause and not _counts_agree(meta, len(ids), len(call.ids)):
         cause = LossCause.MISALIGNED.value
@@ -139,8 +142,13 @@ def _finish(reason: object) -> tuple[str, int | str | None]:
     return reason["type"], matched if isinstance(matched, str) or _whole(matched) else None
 
 
-def _ids(output_ids: object, entries: object) -> NDArray[np.int32]:
-    """The sampled ids; where ``output_ids`` is absent the logprob entries name them."""
+def _ids(output_ids: object, entries: object, vocabulary: int) -> NDArray[np.int32]:
+    """The sampled ids; where ``output_ids`` is absent the logprob entries name them.
+
+    An id that the tokenizer does not have fails the call, which may be made again: a model whose embedding
+    has rows to spare samples one once in a while; an engine with another model does so all the time, and no
+    context that holds one could be trained.
+    """
     if output_ids is None and isinstance(entries, list):
         output_ids = [entry[1] for entry in entries if isinstance(entry, list) and len(entry) > 1]
     if output_ids is None:
@@ -154,6 +162,11 @@ def _ids(output_ids: object, entries: object) -> NDArray[np.int32]:
     # Not cast before the look: a cast would make 1 of 1.5, "1" and true.
     if ids.dtype.kind != "i" or ids.ndim != 1 or ids.min() < 0 or ids.max() > _MAX_INT32:
         raise EngineError("the engine's output_ids are no flat list of token ids")
+    if ids.max() >= vocabulary:
+        raise PassingEngineError(
+            f"the engine sampled the id {ids.max()}, the tokenizer ends at {vocabulary - 1}: does the engine "
+            "serve the model of --tokenizer?"
+        )
     return ids.astype(np.int32)
 
 
