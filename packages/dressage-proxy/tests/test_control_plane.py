@@ -268,6 +268,14 @@ async def test_health_ready_and_metrics(rig):
     assert (await rig.http.get("/health")).status_code == 200
 
 
+async def test_load_balancers_may_ask_for_the_head_of_health_and_ready(rig):
+    for path in ("/health", "/ready"):
+        reply = await rig.http.head(path, headers={"Authorization": ""})
+        assert (reply.status_code, reply.content) == (200, b"")
+    rig.engine.healthy = False
+    assert (await rig.http.head("/ready")).status_code == 503
+
+
 async def test_pause_and_resume_tell_the_state_and_the_version(rig):
     assert (await rig.http.post("/rollout/pause")).status_code == 422, "a body is asked for"
     reply = await rig.http.post("/rollout/pause", json={"timeout_s": 5})

@@ -52,6 +52,7 @@ class Proxy:
         """Wire the parts; nothing is opened yet."""
         metrics = Metrics()
         engines = EnginePool(config.pool())
+        metrics.unversioned.set_function(lambda: len(engines.warnings))
         controller = Controller(engines)
         generator = Generator(
             engines,

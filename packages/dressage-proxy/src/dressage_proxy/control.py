@@ -149,17 +149,25 @@ def health_router(store_writable: Callable[[], bool], engines: EnginePool, pipel
     """Liveness and readiness; no key."""
     router = APIRouter()
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready", responses={503: {"description": "Not ready: the same body says why."}})
     async def ready(response: Response) -> dict[str, Any]:
         states = dict(await engines.healthy())
         writable = store_writable()
         good = any(states.values()) and writable and not pipeline.draining
         response.status_code = 200 if good else 503
-        return {"ready": good, "engines": states, "store_writable": writable, "draining": pipeline.draining}
+        return {
+            "ready": good,
+            "engines": states,
+            "store_writable": writable,
+            "draining": pipeline.draining,
+            "warnings": engines.warnings,
+        }
 
     return router
 

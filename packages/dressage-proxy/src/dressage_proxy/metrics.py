@@ -37,6 +37,11 @@ class Metrics:
             "dressage_undelivered_turns", "Turns whose client was gone", registry=self.registry
         )
         self.in_flight = Gauge("dressage_in_flight_calls", "Engine calls under way", registry=self.registry)
+        self.unversioned = Gauge(
+            "dressage_unversioned_engines",
+            "Engines whose weight version is no number: nothing of them is trained",
+            registry=self.registry,
+        )
         self.sessions = Gauge("dressage_open_sessions", "Sessions in memory", registry=self.registry)
         self.prompt_tokens = Counter(
             "dressage_prompt_tokens", "Tokens of committed turns' prompts", registry=self.registry

@@ -115,6 +115,21 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, ConnectionError):
             return False
 
+    async def label(self, engine: str) -> str | None:
+        """What an engine calls its weights; "" where it does not say, None where it does not answer."""
+        assert self._control is not None, "start() was not called"
+        try:
+            async with self._control.get(f"{engine}/model_info") as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, ConnectionError):
+            return None
+        try:
+            info = orjson.loads(body) if response.status == 200 else {}
+        except orjson.JSONDecodeError:
+            return ""
+        label = info.get("weight_version") if isinstance(info, dict) else None
+        return "" if label is None else str(label)
+
     async def healthy(self, engine: str) -> bool:
         """Whether the engine answers /health."""
         assert self._control is not None, "start() was not called"

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from dressage_segments import LossCause
 from numpy.typing import NDArray
 
 from dressage_proxy.engine.choose import Book, Choice, Step, Ticket, chooser
 from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.labels import Labels
 from dressage_proxy.engine.prefix import chain
 from dressage_proxy.engine.router import workers
 from dressage_proxy.engine.wire import Call, CallResult
@@ -37,7 +39,7 @@ class PoolOptions:
     refresh_s: float = 10.0
     """Interval of the router's worker list."""
     health_s: float = 5.0
-    """Interval of health checks; they are made only where there is a choice."""
+    """Interval of health checks (made only where there is a choice) and of looks at weight versions."""
     timeout_s: float = 3600.0
 
 
@@ -50,6 +52,7 @@ class EnginePool:
         self._book = Book(chooser(options.choice), options.cache_tokens)
         self._away: dict[str, float] = {}
         self._failed: dict[str, int] = {}
+        self._labels = Labels()
         self._tasks: list[asyncio.Task[None]] = []
         for url in options.urls:
             self._book.add(url)
@@ -92,6 +95,11 @@ class EnginePool:
         """Calls under way by engine."""
         return {url: engine.calls for url, engine in self._book.engines.items()}
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with engines that do answer: their weights have no version number."""
+        return self._labels.warnings
+
     def place(self, step: Step, ids: NDArray[np.int32], avoid: Collection[str] = ()) -> Ticket:
         """The engine for a step whose prompt is ``ids`` int32 [T]; none of ``avoid`` if there is another.
 
@@ -122,6 +130,8 @@ class EnginePool:
         """One call, made once; raises as :meth:`EngineClient.generate`."""
         result = await self._client.generate(engine, call)
         self._away.pop(engine, None)
+        if result.untrainable == LossCause.VERSION_RULE and result.finish_reason != "abort":
+            self._labels.untrained(engine)
         return result
 
     async def abort(self, engine: str, rid: str) -> bool:
@@ -172,6 +182,11 @@ class EnginePool:
 
     async def _watch_health(self) -> None:
         while True:
+            unknown = self._labels.open(self.urls)
+            for url, label in zip(
+                unknown, await asyncio.gather(*map(self._client.label, unknown)), strict=True
+            ):
+                self._labels.note(url, label)
             await asyncio.sleep(self._options.health_s)
             if len(self.urls) > 1:
                 self._note(await self.healthy())

@@ -207,7 +207,7 @@ def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> N
     spans = meta.get("weight_versions")
     if spans is None or spans == []:
         label = meta.get("weight_version")
-        return np.full(sampled, dispatch_version if label is None else _number(label), np.int32)
+        return np.full(sampled, dispatch_version if label is None else version_number(label), np.int32)
     if not isinstance(spans, list):
         return unknown
     versions = unknown.copy()
@@ -217,7 +217,7 @@ def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> N
         start, stop = fields.get("start"), fields.get("end")
         if not _whole(start) or not _whole(stop) or not end <= start <= stop <= sampled:
             return unknown
-        versions[start:stop] = _number(fields.get("version"))
+        versions[start:stop] = version_number(fields.get("version"))
         end = stop
     return versions
 
@@ -230,7 +230,7 @@ def _labelled(meta: Mapping[str, Any]) -> bool:
     return meta.get("weight_version") is not None or bool(meta.get("weight_versions"))
 
 
-def _number(label: object) -> int:
+def version_number(label: object) -> int:
     """A version label as a number. SGLang's "default" and other words are unknown, and stay so whatever the
     control plane announced: such an engine was loaded by somebody else."""
     text = label if isinstance(label, str) else str(label) if _whole(label) else ""

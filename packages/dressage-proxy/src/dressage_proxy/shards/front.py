@@ -44,11 +44,12 @@ class Front:
         """ASGI."""
         if scope["type"] != "http":
             return
-        handler = self._all.get((scope["method"], scope["path"]))
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        handler = self._all.get((method, scope["path"]))
         if handler is not None:
             body = await _whole(receive)
             if body is not None:
-                await handler(scope, body, send)
+                await handler({**scope, "method": method}, body, send)  # the server leaves a HEAD's body out
             return
         session = session_in(scope["path"])
         if session is not None:
