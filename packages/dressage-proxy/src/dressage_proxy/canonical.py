@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import orjson
 from dressage_tito import Message, ToolCall
 
+from dressage_proxy.surrogates import whole_text
+
 
 def message_key(message: Message) -> str:
     """The key of one message, 32 hex digits."""
@@ -32,9 +34,9 @@ def _dumps(parts: Sequence[object]) -> bytes:
     """One text of a value, however its objects are ordered."""
     try:
         return orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
-    except orjson.JSONEncodeError:  # lone surrogates, integers beyond 64 bits
+    except orjson.JSONEncodeError:  # half surrogate pairs, integers beyond 64 bits
         text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        return text.encode("utf-8", "surrogatepass")
+        return whole_text(text).encode()
 
 
 def merge_leading_system(messages: Sequence[Message]) -> list[Message]:

@@ -7,10 +7,9 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
 from dressage_store import StoreError
 
 from dressage_proxy.config import ProxyConfig
@@ -25,6 +24,7 @@ from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Attempt, Pipeline
 from dressage_proxy.session import Session
 from dressage_proxy.sessions import Sessions
+from dressage_proxy.surrogates import HALVES_NOTE, load_json
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -99,12 +99,16 @@ class DataPlane:
         await _send(send, 200, b"" if method == "HEAD" else body)
 
     async def _count(self, call: _Call) -> None:
-        request = MESSAGES.parse(await self._body(call.receive), call.headers, Memo())
+        body, _ = await self._body(call.receive)
+        request = MESSAGES.parse(body, call.headers, Memo())
         tokens = await self._pipeline.count(call.session, request)
         await _send(call.send, 200, MESSAGES.count_body(tokens))
 
     async def _answer(self, call: _Call) -> None:
-        request = call.dialect.parse(await self._body(call.receive), call.headers, call.session.memo)
+        body, mended = await self._body(call.receive)
+        request = call.dialect.parse(body, call.headers, call.session.memo)
+        if mended:
+            request = replace(request, notes=(*request.notes, HALVES_NOTE))
         writer = call.dialect.writer(request, request.model or self._config.model_name)
         if not request.stream:
             attempt, reply = await self._made(call, request, None)
@@ -174,7 +178,8 @@ class DataPlane:
             raise
         self._pipeline.delivered(attempt)
 
-    async def _body(self, receive: Receive) -> Mapping[str, Any]:
+    async def _body(self, receive: Receive) -> tuple[Mapping[str, Any], bool]:
+        """The request's object, and whether it was mended."""
         parts, size = [], 0
         while True:
             message = await receive()
@@ -192,12 +197,12 @@ class DataPlane:
             if not message.get("more_body"):
                 break
         try:
-            body = orjson.loads(b"".join(parts))
-        except orjson.JSONDecodeError as error:
+            body, mended = load_json(b"".join(parts))
+        except ValueError as error:
             raise RequestError(f"the request body is no JSON: {error}", code="invalid_json") from error
         if not isinstance(body, dict):
             raise RequestError("the request body must be a JSON object", code="invalid_json")
-        return body
+        return body, mended
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Prompt
 from dressage_proxy.interleaved import turn_by_turn
 from dressage_proxy.session import Session
+from dressage_proxy.surrogates import whole
 from dressage_proxy.volatile import pin_volatile
 
 _ASIDE = (BranchKind.HELPER, BranchKind.COMPACTION)
@@ -265,7 +266,11 @@ async def _run(
 
 def _message(raw: Any, index: int) -> Message:
     try:
-        return message_from_json(raw, f"messages[{index}]")
+        message = message_from_json(raw, f"messages[{index}]")
+        if any("\\u" in call.arguments_text for call in message.tool_calls):  # it may spell half a pair
+            whole_calls = (replace(call, arguments=whole(call.arguments)) for call in message.tool_calls)
+            message = replace(message, tool_calls=tuple(whole_calls))
+        return message
     except MessageError as error:
         raise RequestError(str(error), field=error.field) from error  # its text ends with the fix
 

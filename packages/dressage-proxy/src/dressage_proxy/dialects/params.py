@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from dressage_proxy.errors import RequestError
+from dressage_proxy.surrogates import whole_text
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
             "repetition_penalty")  # fmt: skip
@@ -187,8 +188,8 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def dumps(value: object) -> bytes:
-    """JSON bytes. Half a surrogate pair, which no client could read, becomes a question mark."""
+    """JSON bytes. Half a surrogate pair, which no client could read, becomes U+FFFD."""
     try:
         return orjson.dumps(value)
     except TypeError:  # surrogates, integers beyond 64 bits, deep nesting
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        return whole_text(json.dumps(value, ensure_ascii=False)).encode()
