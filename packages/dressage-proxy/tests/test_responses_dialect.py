@@ -154,6 +154,26 @@ async def test_a_freeform_tool_is_given_plain_text_and_its_echo_is_the_sampled_t
     assert len((await rig.end(session)).segments) == 1
 
 
+FREELY = [{"patch": "x"}, {"input": "x", "workdir": "/"}, {"input": 5}, {}, {"input": None}, {"input": ""}]
+
+
+@pytest.mark.parametrize("arguments", FREELY)
+async def test_a_freeform_call_with_other_arguments_is_sent_back_as_it_was_told(rig, call, arguments):
+    rig.script(call("apply_patch", **arguments), "done")
+    session = await rig.open()
+    items = [item("user", "go")]
+    _, first = await streamed(rig, session, items, tools=[EXEC, PATCH])
+    (made,) = first.output
+    assert made.input == (arguments["input"] if arguments == {"input": ""} else json.dumps(arguments))
+    await ask(rig, session, [*items, *echoed(first), answer(made)], tools=[EXEC, PATCH])
+    assert "flags" not in rig.tree(session).turn(1).extra
+    changed = [{**made.model_dump(), "input": "other"}]
+    await ask(rig, session, [*items, *changed, answer(made)], tools=[EXEC, PATCH])
+    (flag,) = rig.tree(session).turn(2).extra["flags"]
+    assert "not what was returned" in flag
+    assert len({turn.parent for turn in rig.tree(session).turns}) == 2, "the sampled ids stand for both"
+
+
 async def test_a_namespaced_tool_keeps_its_namespace_on_the_wire(rig, call):
     rig.script(call("multi_agent_v1__spawn_agent", message="go"), "done")
     session = await rig.open()

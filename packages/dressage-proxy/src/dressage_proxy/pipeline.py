@@ -12,7 +12,7 @@ from dressage_tito import ChatCodec, Message, ParsedTurn, ToolCall
 from dressage_proxy.cachehits import expected_hit
 from dressage_proxy.canonical import message_key
 from dressage_proxy.config import ProxyConfig
-from dressage_proxy.dialects.base import ModelReply, ModelRequest
+from dressage_proxy.dialects.base import ModelReply, ModelRequest, as_sent_back
 from dressage_proxy.echoes import turn_handle
 from dressage_proxy.errors import ContextOverflowError, GoneError, HookError, OverloadedError, RequestError
 from dressage_proxy.generation import Generator, Reply
@@ -337,7 +337,7 @@ class Pipeline:
             finish_reason=reply.finish_reason,
             tools_hash=planned.place.tools_hash,
             input_keys=planned.place.new_keys,
-            reply_key=message_key(message),
+            reply_key=message_key(as_sent_back(message, request.wire_tools)),
             sampling=dict(sampling.recorded),
             extra=extra,
             experts=reply.experts,

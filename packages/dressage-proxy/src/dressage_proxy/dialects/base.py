@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dressage_segments import BranchKind
-from dressage_tito import Message, Tool
+from dressage_tito import Message, Tool, ToolCall
 
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.errors import RequestError
+
+FREEFORM_ARGUMENT = "input"
+"""The one argument of a freeform tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,27 @@ class Dialect(ABC):
     @abstractmethod
     def error_body(self, error: RequestError) -> bytes:
         """An error in the dialect's own shape."""
+
+
+def freeform_input(call: ToolCall) -> str:
+    """What a freeform tool is given: its one text, else the arguments as the model wrote them."""
+    value = call.arguments.get(FREEFORM_ARGUMENT)
+    if isinstance(value, str) and len(call.arguments) == 1:
+        return value
+    return call.arguments_text or json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def as_sent_back(message: Message, wire_tools: Mapping[str, WireTool]) -> Message:
+    """A reply's message as it is read again when an agent sends it back unchanged."""
+    if not any(call.name in wire_tools and wire_tools[call.name].freeform for call in message.tool_calls):
+        return message
+    calls = [
+        replace(call, arguments={FREEFORM_ARGUMENT: freeform_input(call)})
+        if call.name in wire_tools and wire_tools[call.name].freeform
+        else call
+        for call in message.tool_calls
+    ]
+    return replace(message, tool_calls=tuple(calls))
 
 
 def error_text(error: RequestError) -> str:

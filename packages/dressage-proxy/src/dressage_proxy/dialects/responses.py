@@ -11,13 +11,21 @@ from dressage_tito import ToolCall, wire_arguments
 
 from dressage_proxy.branches import kind_from_headers, thread_from_headers
 from dressage_proxy.dialects import params
-from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, WireTool, Writer, error_text
+from dressage_proxy.dialects.base import (
+    Dialect,
+    ModelReply,
+    ModelRequest,
+    WireTool,
+    Writer,
+    error_text,
+    freeform_input,
+)
 from dressage_proxy.dialects.chat import openai_error
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.params import dumps
 from dressage_proxy.dialects.responses_input import PARAMETERS, check_options, read_input
 from dressage_proxy.dialects.responses_stream import EventStream, item_events
-from dressage_proxy.dialects.responses_tools import freeform_input, read_tools
+from dressage_proxy.dialects.responses_tools import read_tools
 from dressage_proxy.errors import RequestError
 
 _CUT = ("length", "abort")
@@ -184,7 +192,7 @@ class ResponsesWriter(Writer):
 def _call_item(call: ToolCall, wire: WireTool, key: str) -> dict[str, Any]:
     item: dict[str, Any] = {"call_id": call.id, "name": wire.name, "status": "completed"}
     if wire.freeform:
-        text = freeform_input(call.arguments, call.arguments_text)
+        text = freeform_input(call)
         item |= {"id": f"ctc_{key}", "type": "custom_tool_call", "input": text}
     else:
         item |= {"id": f"fc_{key}", "type": "function_call", "arguments": wire_arguments(call)}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dressage_proxy.dialects import params
+from dressage_proxy.dialects.base import FREEFORM_ARGUMENT
 from dressage_proxy.dialects.content import (
     BLOCK_JOINER,
     SYSTEM_JOINER,
@@ -24,7 +25,7 @@ from dressage_proxy.dialects.content import (
 )
 from dressage_proxy.dialects.memo import Memo, Reading
 from dressage_proxy.dialects.params import names, short, unsupported
-from dressage_proxy.dialects.responses_tools import FREEFORM_ARGUMENT, model_tool_name
+from dressage_proxy.dialects.responses_tools import model_tool_name
 from dressage_proxy.errors import RequestError
 
 PARAMETERS = params.Parameters(

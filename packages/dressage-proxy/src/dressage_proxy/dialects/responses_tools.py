@@ -6,17 +6,14 @@ calls is told to the agent under the agent's own names again (:class:`WireTool`)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from dressage_proxy.dialects import params
-from dressage_proxy.dialects.base import WireTool
+from dressage_proxy.dialects.base import FREEFORM_ARGUMENT, WireTool
 from dressage_proxy.dialects.content import function_tool, known, mapping, refused, text_field
 from dressage_proxy.dialects.params import names, short, unsupported
 
-FREEFORM_ARGUMENT = "input"
-"""The one argument of a freeform tool."""
 HOSTED = {
     "web_search": "the proxy searches nothing",
     "web_search_preview": "the proxy searches nothing",
@@ -123,11 +120,3 @@ def read_tools(body: Mapping[str, Any]) -> Tools:
             "parallel_tool_calls false is not supported: a model makes as many calls as it samples",
         )
     return tools
-
-
-def freeform_input(arguments: Mapping[str, Any], text: str) -> str:
-    """What a freeform tool is given: its one text, else the arguments as the model wrote them."""
-    value = arguments.get(FREEFORM_ARGUMENT)
-    if isinstance(value, str) and len(arguments) == 1:
-        return value
-    return text or json.dumps(dict(arguments), ensure_ascii=False)
