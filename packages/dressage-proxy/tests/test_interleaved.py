@@ -1,5 +1,7 @@
 """Parallel calls whose results come between them: still the one turn that made the calls."""
 
+import json
+
 import pytest
 
 TOOLS = {
@@ -106,3 +108,59 @@ async def test_calls_of_two_turns_in_one_message_are_the_two_turns_that_were_sam
     trajectory = await rig.end(session)
     assert len(trajectory.segments) == 1
     assert not trajectory.lost_tokens
+
+
+def invented(call_id="call_made_up", **arguments):
+    function = {"name": "shell", "arguments": json.dumps(arguments)}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def result(call_id, content):
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_a_call_that_an_agent_put_beside_the_sampled_ones_is_told_and_trained_nowhere(
+    rig, shell, call, at
+):
+    rig.script("I look.\n" + call(n=1) + "\n" + call(n=2), "done", "on")
+    session, user = await rig.open(), {"role": "user", "content": "go"}
+    first = (await rig.chat(session, user, tools=[shell])).choices[0].message
+    calls = [made.model_dump() for made in first.tool_calls]
+    results = [result(made["id"], "is " + made["function"]["arguments"]) for made in calls]
+    calls.insert(at, invented(n=3))
+    results.insert(at, result("call_made_up", "is three"))
+    history = [user, {"role": "assistant", "content": "I look.", "tool_calls": calls}, *results]
+    done = (await rig.chat(session, *history, tools=[shell])).choices[0].message
+    await rig.chat(session, *history, done.model_dump(exclude_none=True), user, tools=[shell])
+    first_call, second_call, _ = rig.engine.requests
+    sampled = [*first_call.input_ids, *first_call.output_ids]
+    assert second_call.input_ids[: len(sampled)] == sampled
+    new = rig.codec.decode(second_call.input_ids[len(sampled) :])
+    assert new.index("is {") < new.index('{"n": 3}') < new.index("is three"), "nothing is lost"
+    assert "not sampled" in rig.tree(session).turn(1).extra["flags"][0]
+    trajectory = await rig.end(session)
+    assert len(trajectory.segments) == 1
+    assert trajectory.trained_tokens == trajectory.sampled_tokens
+
+
+BROKEN = [
+    {"type": "function", "function": {"name": "shell", "arguments": "{}"}},
+    {"id": 5, "type": "function", "function": {"name": "shell", "arguments": "{}"}},
+    "shell",
+    None,
+    {"id": "", "type": "function", "function": {"name": "shell", "arguments": "{}"}},
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_call_without_an_id_beside_sampled_ones_is_refused_by_name_or_taken(rig, shell, call, broken):
+    rig.script(call(n=1), "done")
+    session, user = await rig.open(), {"role": "user", "content": "go"}
+    (made,) = (await rig.chat(session, user, tools=[shell])).choices[0].message.tool_calls
+    message = {"role": "assistant", "content": None, "tool_calls": [made.model_dump(), broken]}
+    body = {"messages": [user, message, result(made.id, "1")], "tools": [shell]}
+    reply = await rig.post(session, body)
+    assert reply.status_code in (200, 400), reply.text
+    if reply.status_code == 400:
+        assert reply.json()["error"]["param"].startswith("messages[1].tool_calls[1]")

@@ -1,5 +1,5 @@
 """One message for each sampled turn again, where a client sends its parallel calls one by one, each with its
-result, or the calls of several turns in one message."""
+result, or the calls of several turns in one message, or calls of its own beside those that were sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def turn_by_turn(
 
     ``calls``: wire id of a call -> its turn. An assistant message that has nothing but further calls of the
     turn before it, with results alone in between, is a part of that turn; one that has the calls of several
-    turns is as many messages, each with its results. Anything else stays as it is.
+    turns is as many messages, each with its results. Calls that nobody sampled, put beside sampled ones, are
+    a message of their own after these: the turn stays what it was, and what was put in is not lost. Anything
+    else stays as it is.
     """
     turns = [_turns(calls, message) for message in raw]
     if _in_order(turns):
@@ -55,28 +57,48 @@ def _split(turns: Sequence[Sequence[int | None]], raw: Sequence[Message]) -> lis
     split: list[Numbered] = []
     index = 0
     while index < len(raw):
-        message, made = raw[index], turns[index]
-        runs = [len(list(run)) for _, run in groupby(made)]
-        if len(runs) < 2 or len(runs) != len(set(made)) or None in made:
-            split.append((index, message))
-            index += 1
-            continue
+        message = raw[index]
+        parts = _parts(turns[index], message)
         end = index + 1
         while end < len(raw) and isinstance(raw[end], Mapping) and raw[end].get("role") == "tool":
             end += 1
+        if len(parts) < 2 or (end == len(raw) and not _answered(parts[-1], raw[index + 1 :])):
+            split.append((index, message))
+            index += 1
+            continue
         results: list[Numbered] = list(enumerate(raw))[index + 1 : end]
-        start = 0
-        for count in runs:
-            part = message["tool_calls"][start : start + count]
+        for number, part in enumerate(parts):
             alone = {"role": "assistant", "content": "", "tool_calls": part}
-            split.append((-1, alone) if start else (index, {**message, "tool_calls": part}))
-            start += count
+            split.append((-1, alone) if number else (index, {**message, "tool_calls": part}))
             ids = {call["id"] for call in part}
-            last = start == len(made)
+            last = number + 1 == len(parts)
             split += [item for item in results if last or item[1].get("tool_call_id") in ids]
             results = [item for item in results if not last and item[1].get("tool_call_id") not in ids]
         index = end
     return split
+
+
+def _parts(made: Sequence[int | None], message: Message) -> list[list[Any]]:
+    """The calls of a message by turn, those that were not sampled last; one part where they are mixed."""
+    calls = message["tool_calls"] if made else []
+    if len(set(made)) < 2 or not all(_named(call) for call in calls):
+        return [calls]
+    sampled = [(turn, call) for turn, call in zip(made, calls, strict=True) if turn is not None]
+    runs = [(turn, [call for _, call in run]) for turn, run in groupby(sampled, lambda item: item[0])]
+    if len(runs) != len({turn for turn, _ in runs}):
+        return [calls]
+    others = [call for turn, call in zip(made, calls, strict=True) if turn is None]
+    return [part for part in (*(part for _, part in runs), others) if part]
+
+
+def _answered(calls: Sequence[Any], results: Sequence[Message]) -> bool:
+    """Whether a result answers one of the calls: a conversation does not end with a call."""
+    ids = {call["id"] for call in calls}
+    return any(result.get("tool_call_id") in ids for result in results)
+
+
+def _named(call: object) -> bool:
+    return isinstance(call, Mapping) and isinstance(call.get("id"), str)
 
 
 def _joined(calls: Mapping[str, int], numbered: Sequence[Numbered]) -> list[Numbered]:

@@ -92,6 +92,8 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
         before = _salted(request.thread, keys)
         echo = _echo(session, codec, handles.get(index, ""), message, before, tools_hash)
         keys.append(message_key(message) if echo is None else echo.key)
+        if echo is None and any(call.id not in session.reply_keys for call in message.tool_calls):
+            flags.append(f"messages[{index}] makes calls that were not sampled in this session")
         if echo is not None and echo.differs:
             flags.append(echo_flag(echo, f"messages[{index}]"))
         if message.role == "tool" and message.tool_call_id not in session.reply_keys:
