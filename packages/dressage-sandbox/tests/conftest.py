@@ -112,7 +112,7 @@ async def provider(
     runtime_dir: Path, leftovers: Callable[[], list[str]], note: Callable[[str], None]
 ) -> AsyncIterator[BubblewrapProvider]:
     """A provider; when the test is over nothing of it may be left."""
-    made = BubblewrapProvider(runtime_dir=runtime_dir)
+    made = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False)  # which has tests of its own
     create = made.create
 
     async def noting(spec: SandboxSpec) -> BubblewrapSandbox:

@@ -56,6 +56,23 @@ async def test_a_turn_that_comes_as_its_caller_leaves_is_the_next_ones() -> None
     assert admission.taken == 1
 
 
+async def test_callers_who_left_do_not_pile_up_while_nobody_gives_a_place_back() -> None:
+    admission = Admission(1, 10)
+    await admission.enter(0)
+    patient = asyncio.ensure_future(admission.enter(60))
+    for _ in range(200):
+        leaving = asyncio.ensure_future(admission.enter(30))
+        await asyncio.sleep(0)
+        assert admission.waiting == 2
+        leaving.cancel()
+        await asyncio.wait({leaving})
+    assert admission.waiting == 1
+    assert len(admission._queue) < 30
+    admission.leave()
+    await patient
+    assert (admission.taken, admission.waiting) == (1, 0)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 4),

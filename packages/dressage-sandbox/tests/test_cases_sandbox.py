@@ -94,7 +94,7 @@ from pathlib import Path
 from dressage_sandbox import BubblewrapProvider, SandboxSpec
 
 async def main():
-    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]))
+    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]), reaper=False)
     await provider.probe()
     print("ready", flush=True)
     sandbox = await provider.create(SandboxSpec())
@@ -167,7 +167,7 @@ async def test_c49_a_background_process_that_prints_after_the_return_changes_not
 async def test_c51_a_fork_bomb_stays_in_its_own_slot(
     runtime_dir: Path, leftovers: Callable[[], list[str]], use_cgroups: bool
 ) -> None:
-    provider = BubblewrapProvider(runtime_dir=runtime_dir, use_cgroups=use_cgroups)
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False, use_cgroups=use_cgroups)
     assert (await provider.probe()).pids != "none"
     bomb_box, neighbour = [await provider.create(SandboxSpec(limits=Limits(pids=40))) for _ in range(2)]
     bomb = asyncio.ensure_future(bomb_box.run("while :; do (sleep 60 &) ; done", timeout_s=60))
@@ -219,7 +219,7 @@ from pathlib import Path
 from dressage_sandbox import BubblewrapProvider, SandboxSpec, UserNamespacesForbidden
 
 async def main():
-    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]))
+    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]), reaper=False)
     try:
         sandbox = await provider.create(SandboxSpec())
         print("RAN UNSANDBOXED", (await sandbox.run(["id"])).stdout)
@@ -282,7 +282,7 @@ async def test_e14_sandboxes_leave_no_zombie_in_a_host_that_must_reap_for_itself
 async def test_c56_a_create_that_is_cancelled_at_any_await_leaves_nothing(
     runtime_dir: Path, leftovers: Callable[[], list[str]], steps: int
 ) -> None:
-    provider = BubblewrapProvider(runtime_dir=runtime_dir)
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False)
     await provider.probe()
     task = asyncio.ensure_future(provider.create(SandboxSpec(relay="127.0.0.1:9")))
     for _ in range(steps):
@@ -319,7 +319,7 @@ async def test_c56_a_create_that_is_cancelled_once_the_relay_socket_is_here_clos
     monkeypatch.setattr(Relay, "start", started)
     if where == "channel":
         monkeypatch.setattr(Channel, "open", held)
-    provider = BubblewrapProvider(runtime_dir=runtime_dir)
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False)
     task = asyncio.ensure_future(provider.create(SandboxSpec(relay="127.0.0.1:9")))
     await reached.wait()
     task.cancel()
@@ -333,7 +333,7 @@ async def test_c56_a_create_that_is_cancelled_once_the_relay_socket_is_here_clos
 async def test_c56_a_second_cancellation_does_not_stop_the_first_ones_cleaning(
     runtime_dir: Path, leftovers: Callable[[], list[str]]
 ) -> None:
-    provider = BubblewrapProvider(runtime_dir=runtime_dir)
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False)
     await provider.probe()
     task = asyncio.ensure_future(provider.create(SandboxSpec()))
     await until(lambda: provider.live() != [])

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from dressage_sandbox import BubblewrapMissing, checks
 from dressage_sandbox.checks import Level, examine
-from dressage_sandbox.owners import Owner, Record, Records
+from dressage_sandbox.owner import Owner
+from dressage_sandbox.owners import Record, Records
 
 NAMES = ["bubblewrap", "sandbox leftovers", "user namespaces", "seccomp", "cgroups", "model relay"]
 

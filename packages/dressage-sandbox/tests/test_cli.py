@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from dressage_sandbox.cli import main, size
-from dressage_sandbox.owners import Owner, Record, Records, start_time
+from dressage_sandbox.owner import Owner, start_time
+from dressage_sandbox.owners import Record, Records
 
 
 def cli(runtime_dir: Path, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -51,6 +53,37 @@ def test_run_ends_in_peace_when_nobody_reads_its_output(runtime_dir: Path) -> No
         run.stdout.read(1)
         run.stdout.close()
         assert b"Traceback" not in run.stderr.read()
+        assert run.wait(timeout=10) == 141
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_run_that_is_told_to_end_leaves_nothing_to_any_reaper(
+    runtime_dir: Path, number: signal.Signals, wait_until: Callable[[Callable[[], bool], str], None]
+) -> None:
+    command = [sys.executable, "-m", "dressage_sandbox.cli", "--runtime-dir", str(runtime_dir), "run"]
+    run = subprocess.Popen(
+        [*command, "--stream", "--", "sh", "-c", "echo up; sleep 60"], stdout=subprocess.PIPE
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline() == b"up\n"
+    for reaper in psutil.process_iter(["cmdline"]):
+        if (reaper.info["cmdline"] or [""])[-1] == str(runtime_dir):
+            reaper.kill()
+    (record,) = Records(runtime_dir).all()
+    run.send_signal(number)
+    run.send_signal(number)  # again: the cleaning up goes on
+    assert run.wait(timeout=10) == 128 + number
+    run.stdout.close()
+    assert not list(runtime_dir.glob("*.json"))
+    assert start_time(record.pid) is None
+    assert not any(Path(group).exists() for group in record.cgroups)
+
+
+def test_run_ends_as_soon_as_nobody_will_read_its_output(runtime_dir: Path) -> None:
+    command = [sys.executable, "-m", "dressage_sandbox.cli", "--runtime-dir", str(runtime_dir), "run"]
+    with subprocess.Popen([*command, "--", "sleep", "20"], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        run.stdout.close()
         assert run.wait(timeout=10) == 141
 
 

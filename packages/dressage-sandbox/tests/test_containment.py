@@ -270,7 +270,7 @@ async def test_a_mount_that_only_root_can_read_is_refused_by_name(
 async def test_a_memory_bomb_ends_its_command_and_not_the_sandbox(
     runtime_dir: Path, use_cgroups: bool
 ) -> None:
-    provider = BubblewrapProvider(runtime_dir=runtime_dir, use_cgroups=use_cgroups)
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False, use_cgroups=use_cgroups)
     box = await provider.create(SandboxSpec(limits=Limits(memory_bytes=96 << 20)))
     result = await box.run(["python3", "-c", "x = bytearray(300 << 20); print(len(x))"])
     by_cgroup = use_cgroups and (await provider.probe()).memory.startswith("cgroup")
@@ -328,7 +328,7 @@ async def test_a_cpu_quota_is_held_or_refused(provider: BubblewrapProvider) -> N
 @pytest.mark.skipif(not Path("/usr/bin/node").exists(), reason="no node in /usr")
 @pytest.mark.parametrize("use_cgroups", [True, False], ids=["cgroups", "rlimits"])
 async def test_a_program_that_reserves_much_address_space_runs(runtime_dir: Path, use_cgroups: bool) -> None:
-    provider = BubblewrapProvider(runtime_dir=runtime_dir, use_cgroups=use_cgroups)
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False, use_cgroups=use_cgroups)
     box = await provider.create(SandboxSpec())
     result = await box.run(["node", "-e", "console.log([1, 2].map(x => x * 21).join())"])
     await provider.close()

@@ -7,8 +7,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from dressage_sandbox import provider as provider_module
-from dressage_sandbox import seccomp
+from dressage_sandbox import seccomp, starting
 from dressage_sandbox.arguments import Arguments, sandbox_arguments
 from dressage_sandbox.escapes import ATTEMPTS, Attempt, try_one
 from dressage_sandbox.inside import wire
@@ -56,7 +55,7 @@ async def test_an_attempt_succeeds_where_the_network_namespace_is_missing(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:  # the proxy's port is one of the host's then
         monkeypatch.setattr(wire, "EGRESS_PORT", free.getsockname()[1])
-    monkeypatch.setattr(provider_module, "sandbox_arguments", without("--unshare-net"))
+    monkeypatch.setattr(starting, "sandbox_arguments", without("--unshare-net"))
     assert not (await try_one(named(name))).refused
 
 

@@ -10,7 +10,7 @@ from dressage_sandbox import BubblewrapProvider, SandboxSpec
 
 def test_a_sandbox_works_under_uvloop(runtime_dir: Path) -> None:
     async def all_of_it() -> tuple[bytes, bytes]:
-        provider = BubblewrapProvider(runtime_dir=runtime_dir)
+        provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False)
         box = await provider.create(SandboxSpec())
         said = await box.run(["echo", "alive"], timeout_s=10)
         await box.write("a", b"x" * 100_000)

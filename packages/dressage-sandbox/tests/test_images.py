@@ -49,7 +49,7 @@ async def test_a_root_is_the_slash_inside_with_a_private_work_folder(
 
 
 async def test_the_base_interpreter_serves_beside_an_image_too(runtime_dir: Path, image: Path) -> None:
-    provider = BubblewrapProvider(runtime_dir=runtime_dir, interpreter="base")
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False, interpreter="base")
     box = await provider.create(SandboxSpec(root=image, workdir="/testbed"))
     assert await box.read("link") == b"of the image\n"
     assert (await box.run("cat link")).stdout == b"of the image\n"

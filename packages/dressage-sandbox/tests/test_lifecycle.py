@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from dressage_sandbox import BubblewrapProvider, SandboxError, SandboxGone, SandboxSpec, SandboxStartFailed
-from dressage_sandbox.owners import Owner, Record, Records, group_name, start_time, sweep
+from dressage_sandbox.groups import sweep
+from dressage_sandbox.owner import Owner, group_name, start_time
+from dressage_sandbox.owners import Record, Records
 
 
 async def test_a_transient_failure_of_create_leaves_nothing_and_the_next_one_works(
@@ -91,7 +93,7 @@ async def test_a_thread_that_ends_does_not_take_its_sandbox_along(provider: Bubb
     made: list[str] = []
 
     async def use(folder: Path) -> None:
-        other = BubblewrapProvider(runtime_dir=folder)
+        other = BubblewrapProvider(runtime_dir=folder, reaper=False)
         box = await other.create(SandboxSpec())
         made.append((await box.run(["echo", "ok"])).stdout.decode())
         await other.close()
@@ -108,7 +110,7 @@ from pathlib import Path
 from dressage_sandbox import BubblewrapProvider, SandboxSpec
 
 async def main():
-    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]))
+    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]), reaper=False)
     sandbox = await provider.create(SandboxSpec())
     print(sandbox.id, flush=True)
     if sys.argv[2] == "wait":
@@ -244,7 +246,7 @@ def test_records_that_are_not_whole_are_dropped(runtime_dir: Path) -> None:
     (runtime_dir / "sb-2.json").write_text('{"id": ')
     (runtime_dir / "sb-3.json").write_text('{"owner": 3}')
     assert records.all() == [record]
-    assert [path.name for path in runtime_dir.iterdir()] == ["sb-1.json"]
+    assert [path.name for path in runtime_dir.iterdir()] == [f"sb-1.{record.owner.text}.json"]
     assert records.reap() == []
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from dressage_sandbox import BubblewrapProvider, Limits, SandboxSpec, conformance
 
 async def main():
-    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]))
+    provider = BubblewrapProvider(runtime_dir=Path(sys.argv[1]), reaper=False)
     report = asdict(await provider.probe())
     for check in conformance.checks_for(provider):
         await check(provider, conformance.DEFAULT_SPEC)
@@ -87,7 +87,7 @@ def test_an_unprivileged_user_passes_the_conformance_suite_and_is_told_its_limit
 
 
 async def test_the_base_interpreter_serves_where_the_system_has_none(runtime_dir: Path) -> None:
-    provider = BubblewrapProvider(runtime_dir=runtime_dir, interpreter="base")
+    provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False, interpreter="base")
     box = await provider.create(SandboxSpec())
     assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
     inside = await box.run("/opt/dressage/python/bin/python3* -I -c 'import sys, json; print(sys.path)'")

@@ -11,6 +11,8 @@ from .errors import Full, InvalidSpec
 
 __all__ = ["Admission"]
 
+_FEW = 16
+
 
 class Admission:
     """At most ``most`` leases at once; further ones wait, the earliest deadline first.
@@ -28,11 +30,8 @@ class Admission:
         self._numbers = itertools.count()
         self._queue: list[tuple[float, int, asyncio.Future[None]]] = []
         self.taken = 0
-
-    @property
-    def waiting(self) -> int:
+        self.waiting = 0
         """How many wait."""
-        return sum(not entry[2].done() for entry in self._queue)
 
     async def enter(self, wait_s: float) -> None:
         """Take a place, within ``wait_s`` seconds.
@@ -52,13 +51,17 @@ class Admission:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         heapq.heappush(self._queue, (loop.time() + wait_s, next(self._numbers), turn))
+        self.waiting += 1
         try:
             async with asyncio.timeout(wait_s):
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():  # it came in the same moment: for the next one
                 self.leave()
-            turn.cancel()
+            else:
+                turn.cancel()
+                self.waiting -= 1
+                self._forget_who_left()
             if isinstance(error, TimeoutError):
                 raise Full(f"all {self._most} sandboxes were in use for {wait_s:g} s") from None
             raise
@@ -69,5 +72,12 @@ class Admission:
             _, _, turn = heapq.heappop(self._queue)
             if not turn.done():
                 turn.set_result(None)
+                self.waiting -= 1
                 return
         self.taken -= 1
+
+    def _forget_who_left(self) -> None:
+        """Keep the queue no longer than twice those who wait, at a constant cost for each that leaves."""
+        if len(self._queue) > 2 * self.waiting + _FEW:
+            self._queue = [entry for entry in self._queue if not entry[2].done()]
+            heapq.heapify(self._queue)

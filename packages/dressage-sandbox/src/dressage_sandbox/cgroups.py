@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import errno
 import os
-import signal
+import secrets
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import LimitNotEnforceable
+from .groups import kill_group, write
+from .owner import Owner, group_name
 from .protocol import Limits
 
-__all__ = ["Cgroups", "detect", "kill_group", "remove_group", "usage"]
+__all__ = ["Cgroups", "detect", "remove_group", "usage"]
 
 _PERIOD_US = 100_000
 _PATIENCE_S = 1.0
@@ -55,7 +57,7 @@ class Cgroups:
             for folder in folders:
                 folder.mkdir()
             for path, value in self._settings(name, limits):
-                _write(path, value)
+                write(path, value)
         except BaseException:
             for folder in folders:
                 with contextlib.suppress(OSError):
@@ -67,7 +69,7 @@ class Cgroups:
         """Move a process of one thread into the group."""
         for folder in folders:
             # In v1 "tasks" moves one thread without the kernel's global lock; v2 has no such file.
-            _write(folder / ("tasks" if self.version == 1 else "cgroup.procs"), str(pid))
+            write(folder / ("tasks" if self.version == 1 else "cgroup.procs"), str(pid))
 
     def _settings(self, name: str, limits: Limits) -> Iterator[tuple[Path, str]]:
         if "memory" in self.parents:
@@ -106,20 +108,6 @@ def detect(mountinfo: Path = Path("/proc/self/mountinfo"), own: Path = Path("/pr
     return Cgroups(1, {c: p for c, p in v1.items() if _works(Cgroups(1, {c: p}))})
 
 
-def kill_group(folders: Iterable[Path]) -> None:
-    """SIGKILL whatever is still in the group."""
-    for folder in folders:
-        with contextlib.suppress(OSError):  # absent in v1 and before Linux 5.14
-            _write(folder / "cgroup.kill", "1")
-        try:
-            pids = (folder / "cgroup.procs").read_text().split()
-        except OSError:  # gone already
-            continue
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-
-
 def usage(folders: Iterable[Path]) -> tuple[int | None, int | None]:
     """Bytes and processes of a group now; None for what no controller counts here."""
     found: dict[str, int] = {}
@@ -155,21 +143,13 @@ def _rmdir(folder: Path) -> bool:
     return True
 
 
-def _write(path: Path, value: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, value.encode())
-    finally:
-        os.close(fd)
-
-
 def _controllers(parent: Path) -> list[str]:
     """Controllers that ``parent`` hands on to its children, enabling them where that is allowed."""
     try:
         available = (parent / "cgroup.controllers").read_text().split()
         missing = [c for c in ("memory", "pids", "cpu") if c in available]
         with contextlib.suppress(OSError):  # not ours to change, or it holds processes itself
-            _write(parent / "cgroup.subtree_control", " ".join(f"+{c}" for c in missing))
+            write(parent / "cgroup.subtree_control", " ".join(f"+{c}" for c in missing))
         return (parent / "cgroup.subtree_control").read_text().split()
     except OSError:
         return []
@@ -210,7 +190,8 @@ def _works(cgroups: Cgroups) -> bool:
     """Whether a real process can be put in a group here."""
     if not cgroups.parents:
         return False
-    name = f"dressage-probe-{os.getpid()}"
+    # Named as a sandbox's, so that one whose prober is killed is swept; and another one each time.
+    name = group_name(Owner.this_process(), f"sb-probe-{secrets.token_hex(4)}")
     try:
         folders = cgroups.make(name, Limits(cpus=1.0 if cgroups.enforces("cpu") else None))
     except OSError:

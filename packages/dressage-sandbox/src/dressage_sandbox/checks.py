@@ -15,6 +15,7 @@ from . import seccomp
 from .bwrap import find_bubblewrap
 from .cgroups import detect
 from .errors import BubblewrapMissing, SandboxError
+from .owner import owner_of_group
 from .owners import Records, default_folder
 from .probe import Capabilities
 from .protocol import SandboxSpec
@@ -58,7 +59,7 @@ async def examine(runtime_dir: Path | None = None, relay: str | None = None) -> 
     if findings[0].level is Level.FAIL:
         return findings
     with tempfile.TemporaryDirectory(prefix="dressage-checks-") as scratch:
-        provider = BubblewrapProvider(runtime_dir=Path(scratch, "runtime"))
+        provider = BubblewrapProvider(runtime_dir=Path(scratch, "runtime"), reaper=False)
         try:
             found = await provider.probe()
             findings += [Finding("user namespaces", Level.OK, "a sandbox can be made"), *_limits(found)]
@@ -81,8 +82,8 @@ def _bubblewrap() -> Finding:
 def _leftovers(folder: Path) -> Finding:
     records = Records(folder)
     dead = [r.id for r in records.all() if not r.owner.alive()] if folder.is_dir() else []
-    groups = [g for parent in set(detect().parents.values()) for g in parent.glob("dressage-*-*-sb-*")]
-    orphaned = [g for g in groups if not Path("/proc", g.name.split("-")[1]).exists()]
+    groups = [g for parent in set(detect().parents.values()) for g in parent.glob("dressage-*-sb-*")]
+    orphaned = [g for g in groups if (owner := owner_of_group(g.name)) is not None and not owner.alive()]
     if dead or orphaned:
         detail = f"{len(dead)} sandboxes and {len(orphaned)} control groups of dead owners"
         return Finding("sandbox leftovers", Level.WARN, detail, "dressage-sandbox pool reap")

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
 import re
+import select
 import signal
+import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from .archive import ArtifactArchive
 from .cgroups import detect
 from .errors import InvalidSpec, SandboxError
-from .owners import Record, Records, default_folder, sweep
+from .groups import sweep
+from .owners import Record, Records, default_folder
 from .protocol import Limits, Mount, RunResult, SandboxSpec
 from .provider import BubblewrapProvider
 
 __all__ = ["main"]
 
 _SANDBOX_FAILED = 125
+_STDOUT = 1
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes of ``run``: the command's own, 124 on a time-out, 125 when no sandbox could be made."""
+    """Exit codes of ``run``: the command's own, 124 on a time-out, 125 when no sandbox could be made.
+
+    128+n where signal n ended this program (13: nobody reads its output), and so the sandbox too.
+    """
     options = _parser().parse_args(argv)
     records = Records(options.runtime_dir or default_folder())
     try:
@@ -84,7 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--env", metavar="NAME=VALUE", action="append", default=[])
     run.add_argument("--stdin", action="store_true", help="hand on standard input, read to its end")
     run.add_argument("--workdir", default="/workspace")
-    run.add_argument("--stream", action="store_true", help="pass output on as it comes, all of it")
+    run.add_argument(
+        "--stream",
+        action="store_true",
+        help="pass output on as it comes, all of it; else it is told, cut, at the end",
+    )
     run.add_argument(
         "--keep",
         type=Path,
@@ -136,7 +149,9 @@ def _variable(text: str) -> tuple[str, str]:
 def _run(options: argparse.Namespace) -> int:
     spec = _spec(options)
     stdin = sys.stdin.buffer.read() if options.stdin else b""
-    result = asyncio.run(_in_sandbox(options, spec, stdin))
+    result = asyncio.run(_until_told_to_end(_in_sandbox(options, spec, stdin), watched=not options.stream))
+    if isinstance(result, int):
+        return result
     if not options.stream:
         sys.stdout.buffer.write(result.stdout)
         sys.stdout.buffer.flush()
@@ -161,6 +176,46 @@ async def _in_sandbox(options: argparse.Namespace, spec: SandboxSpec, stdin: byt
         return result
     finally:
         await provider.close()
+
+
+async def _until_told_to_end(work: Coroutine[Any, Any, RunResult], *, watched: bool) -> RunResult | int:
+    """The result; or, where a signal or the end of our reader ends the work, the exit code that says so.
+
+    Without that a sandbox would live on until somebody sees that its owner has gone.
+    """
+    loop, task, told = asyncio.get_running_loop(), asyncio.ensure_future(work), [0]
+
+    def end(code: int) -> None:
+        if not told[0]:  # once: the cleaning up that follows is not to be broken off
+            told[0] = code
+            task.cancel()
+
+    def look() -> None:
+        loop.remove_reader(_STDOUT)
+        if _nobody_reads(_STDOUT):
+            end(128 + signal.SIGPIPE)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with contextlib.suppress(
+            RuntimeError, ValueError
+        ):  # not the main thread: signals are another's there
+            loop.add_signal_handler(number, end, 128 + number)
+    if watched and stat.S_ISFIFO(os.fstat(_STDOUT).st_mode):
+        loop.add_reader(_STDOUT, look)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if told[0] and task.cancelled():
+            return told[0]
+        raise
+    finally:
+        loop.remove_reader(_STDOUT)
+
+
+def _nobody_reads(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _pass_on(stream: str, data: bytes) -> None:

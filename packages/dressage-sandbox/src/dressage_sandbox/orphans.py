@@ -6,8 +6,9 @@
 
 Each worker process makes leases, runs commands and services, takes snapshots and exposes ports, and is killed
 with SIGKILL at a random moment. A live peer holds a sandbox in the same runtime folder all the time, which
-must come to no harm. Then the reaper runs once, as a process of its own, and what is left is counted. Prints
-a row for each kind, and exits with 1 if anything is left.
+must come to no harm. Nobody calls a reaper: the one that the owners share is a process of its own. What is
+left ten seconds after the last kill is counted, and in the end the reaper itself. Prints a row for each kind,
+and exits with 1 if anything is left.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .cgroups import detect
+from .owner import owner_of_group
 from .protocol import SandboxSpec
 from .provider import BubblewrapProvider
 
 __all__ = ["Left", "main", "prove"]
 
 _SUBREAPER = 36
-_SETTLE_S = 5.0
+_SETTLE_S = 10.0
 _LEASES_A_WORKER = 5
 _WORKER = """
 import asyncio, os, sys
@@ -69,7 +71,7 @@ asyncio.run(main())
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What was counted after the reaper ran; each of the lists must be empty."""
+    """What was counted when the reaper had its time; each of the lists must be empty."""
 
     leases: int
     owners: int
@@ -90,7 +92,7 @@ class Left:
 
 
 async def prove(leases: int, seed: int = 0, workers: int = 4) -> Left:
-    """Make and orphan at least so many leases, reap, and look. For a process of its own: it reaps orphans."""
+    """Make and orphan at least so many leases, and look. For a process of its own: orphans come to it."""
     if ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
     chance = random.Random(seed)
@@ -103,7 +105,6 @@ async def prove(leases: int, seed: int = 0, workers: int = 4) -> Left:
         known = {os.getpid(), *_below(os.getpid())}
         crowd = _Crowd(folder, chance, workers)
         await asyncio.to_thread(crowd.drive, leases)
-        await asyncio.to_thread(_reap, folder)
         left = await asyncio.to_thread(_look, folder, witness.id, known, mounts, crowd)
         harmed = []
         try:
@@ -113,6 +114,8 @@ async def prove(leases: int, seed: int = 0, workers: int = 4) -> Left:
         except Exception as error:  # noqa: BLE001 - whatever happened to the peer is the finding
             harmed.append(f"the peer's sandbox: {error}")
         left.harmed.extend(harmed)
+        await asyncio.to_thread(_until, lambda: not _strangers(known - {os.getpid()}) and not folder.exists())
+        left.processes.extend(await asyncio.to_thread(_strangers, known))
         left.files.extend(await asyncio.to_thread(_names, folder))
         return left
 
@@ -173,20 +176,24 @@ class _Crowd:
         worker.stdout.close()
 
 
-def _reap(folder: Path) -> None:
-    command = [sys.executable, "-m", "dressage_sandbox.cli", "--runtime-dir", str(folder), "pool", "reap"]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=120)
-
-
 def _look(folder: Path, witness: str, known: set[int], mounts: list[str], crowd: _Crowd) -> Left:
-    give_up = time.monotonic() + _SETTLE_S  # the kernel takes a moment to bury what was killed
-    while _strangers(known) and time.monotonic() < give_up:
-        time.sleep(0.02)
-    groups = {str(g) for parent in detect().parents.values() for g in _groups_of(parent, crowd)}
+    # The kernel takes a moment to bury what was killed, and the reaper to see it.
+    _until(lambda: _find(folder, witness, known, mounts, crowd).clean)
+    return _find(folder, witness, known, mounts, crowd)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + _SETTLE_S
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(0.05)
+
+
+def _find(folder: Path, witness: str, known: set[int], mounts: list[str], crowd: _Crowd) -> Left:
+    groups = {str(g) for parent in detect().parents.values() for g in _groups_of(parent)}
     return Left(
         leases=crowd.leases,
         owners=crowd.owners,
-        processes=_strangers(known),
+        processes=[line for line in _strangers(known) if "dressage_sandbox.reaper" not in line],
         mounts=[line for line in _mounts() if line not in mounts],
         cgroups=sorted(group for group in groups if witness not in group),
         files=[str(path) for path in folder.iterdir() if witness not in path.name],
@@ -200,11 +207,11 @@ def _names(folder: Path) -> list[str]:
     return [str(path) for path in folder.glob("*")]
 
 
-def _groups_of(parent: Path, crowd: _Crowd) -> Iterator[Path]:
+def _groups_of(parent: Path) -> Iterator[Path]:
     """Groups of dead owners, whoever they were."""
-    for group in parent.glob("dressage-*-*-sb-*"):
-        pid = int(group.name.split("-")[1])
-        if not Path(f"/proc/{pid}").exists():
+    for group in parent.glob("dressage-*-sb-*"):
+        owner = owner_of_group(group.name)
+        if owner is not None and not owner.alive():
             yield group
 
 
@@ -230,7 +237,7 @@ def _below(pid: int) -> list[int]:
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:100]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:400]
     except OSError:
         return "(gone)"
 

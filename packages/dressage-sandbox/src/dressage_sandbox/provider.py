@@ -8,54 +8,25 @@ import os
 import secrets
 import time
 import weakref
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from . import seccomp
-from .arguments import base_env, check_spec, rlimits, sandbox_arguments
-from .bwrap import find_bubblewrap
-from .cgroups import Cgroups, detect
-from .channel import Channel
+from .arguments import check_spec
 from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
-from .handshake import START_S, ready, servers_of
-from .inside import wire
-from .interpreter import Interpreter, find_interpreter
-from .launch import Launcher
-from .owners import (
-    Owner,
-    Record,
-    Records,
-    boot_time,
-    default_folder,
-    group_name,
-    snapshot_name,
-    start_time,
-    sweep,
-)
-from .probe import Capabilities, check_machine, describe, nproc_is_per_sandbox
+from .groups import sweep
+from .owners import Records, default_folder, snapshot_name
+from .probe import Capabilities
 from .protocol import Feature, SandboxSpec, Snapshot
-from .roots import Rooted, Roots
+from .roots import Roots
 from .sandbox import BubblewrapSandbox
-from .shelf import Overlay, make_shelf
+from .starting import Machine, connect, launch, look_at_machine
+from .watch import Watch
 
 __all__ = ["BubblewrapProvider"]
 
 _ARCHIVE_ROOM = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What was found out once about this machine."""
-
-    launcher: Launcher
-    interpreter: Interpreter
-    cgroups: Cgroups
-    filter: bytes | None
-    owner: Owner
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return describe(self.launcher, self.cgroups, self.interpreter.path, self.filter is not None)
 
 
 class BubblewrapProvider:
@@ -67,6 +38,9 @@ class BubblewrapProvider:
         interpreter: which Python runs the agent inside: ``auto``, ``system`` or ``base``.
         use_cgroups: False holds limits by rlimits alone.
         concurrency: how many sandboxes may be starting at the same time.
+        reaper: False starts no reaper, the small process of its own (one per user and ``runtime_dir``) that
+            removes what this process leaves should it be killed. Without it that is removed by the next
+            provider that starts, or by ``dressage-sandbox pool reap``.
 
     Sandboxes end with the process that made them, however that ends.
     """
@@ -78,15 +52,17 @@ class BubblewrapProvider:
         interpreter: str = "auto",
         use_cgroups: bool = True,
         concurrency: int | None = None,
+        reaper: bool = True,
     ) -> None:
         if interpreter not in ("auto", "system", "base"):
             raise InvalidSpec(f"interpreter={interpreter!r}: one of auto, system, base")
         self._records = Records(runtime_dir or default_folder())
+        self._watch = Watch(self._records.folder, wanted=reaper)
         self._choice = interpreter
         self._use_cgroups = use_cgroups
         self._starting = asyncio.Semaphore(concurrency or 2 * (os.cpu_count() or 1))
         self._probing = asyncio.Lock()
-        self._machine: _Machine | None = None
+        self._machine: Machine | None = None
         self._sandboxes: dict[str, BubblewrapSandbox] = {}
         self._snapshots: dict[str, Path] = {}
         self._roots = Roots(self._records.folder)
@@ -108,21 +84,21 @@ class BubblewrapProvider:
         """
         return (await self._prepare()).capabilities
 
-    async def _prepare(self) -> _Machine:
+    async def _prepare(self) -> Machine:
         async with self._probing:
             if self._machine is None:
-                self._machine = await asyncio.to_thread(self._look)
+                self._records.prepare()
+                # Before the first sandbox is made, so that there is never one unwatched.
+                looks = (asyncio.to_thread(self._look), asyncio.to_thread(self._watch.ensure))
+                machine, _ = await asyncio.gather(*looks)
+                self._machine = machine
             return self._machine
 
-    def _look(self) -> _Machine:
-        interpreter = find_interpreter(self._choice)
-        launcher = Launcher(find_bubblewrap(), interpreter.path)
-        check_machine(launcher)
-        self._records.prepare()
+    def _look(self) -> Machine:
+        machine = look_at_machine(self._choice, use_cgroups=self._use_cgroups)
         self._records.reap()
-        cgroups = detect() if self._use_cgroups else Cgroups(0, {})
-        sweep(cgroups.parents.values())
-        return _Machine(launcher, interpreter, cgroups, seccomp.program(), Owner.this_process())
+        sweep(machine.cgroups.parents.values())
+        return machine
 
     async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
         """A ready sandbox; on any failure or cancellation nothing is left behind.
@@ -145,9 +121,12 @@ class BubblewrapProvider:
         async with self._starting:
             if self._closed:
                 raise SandboxStartFailed("the provider is closed")
-            sandbox = self._launch(machine, spec, rooted)
+            sandbox = launch(machine, self._records, spec, rooted, self)
+            self._sandboxes[sandbox.id] = sandbox
+            if self._watch.missing:  # it was killed, or left because nobody had a sandbox for a while
+                self._behind(asyncio.to_thread(self._watch.start))
             try:
-                await self._connect(machine, sandbox)
+                await connect(machine, self._records, sandbox)
                 archive = self._archive_of(spec.snapshot) if spec.snapshot is not None else None
                 archive = rooted.archive if archive is None and rooted is not None else archive
                 if archive is not None:
@@ -184,7 +163,8 @@ class BubblewrapProvider:
         for snapshot_id in list(self._snapshots):
             await self.delete_snapshot(snapshot_id)
         self._roots.forget()
-        self._records.tidy()
+        if not self._watch.watched:  # else the reaper does, if nobody comes in the next moment
+            self._records.tidy()
 
     async def snapshot(self, sandbox: BubblewrapSandbox) -> Snapshot:
         """See ``BubblewrapSandbox.snapshot``, which calls this."""
@@ -193,6 +173,9 @@ class BubblewrapProvider:
         path = self._records.folder / snapshot_name(machine.owner, snapshot_id)
         most = sandbox.spec.limits.disk_bytes * 5 // 4 + _ARCHIVE_ROOM
         size = await sandbox.pack(sandbox.spec.workdir, path, max_bytes=most)
+        if self._closed:
+            path.unlink()
+            raise SandboxGone("the provider was closed meanwhile")
         self._snapshots[snapshot_id] = path
         return Snapshot(snapshot_id, size)
 
@@ -212,97 +195,21 @@ class BubblewrapProvider:
         """Ids of the sandboxes that exist now."""
         return sorted(self._sandboxes)
 
-    # -- steps of create --------------------------------------------------------------------------------
-    def _launch(self, machine: _Machine, spec: SandboxSpec, rooted: Rooted | None) -> BubblewrapSandbox:
-        """Group, record and process; no await in between, so that a cancellation cannot fall in."""
-        interpreter = machine.interpreter if rooted is None else rooted.interpreter
-        image = None if rooted is None else rooted.image
-        sources = [*(mount.source for mount in spec.mounts), *(s for s, _ in interpreter.mounts)]
-        sources += [] if spec.root is None else [spec.root]
-        overlay = None
-        if spec.root is not None and image is not None and image.overlay and image.workdir is not None:
-            user = image.workdir.stat().st_uid
-            overlay = Overlay(spec.root, spec.workdir, user, spec.limits.disk_bytes)
-        shelf = make_shelf(sources, drops_root=machine.launcher.drops_root, overlay=overlay)
-        sandbox_id = f"sb-{secrets.token_hex(6)}"
-        name = group_name(machine.owner, sandbox_id)
-        record = Record(
-            id=sandbox_id, owner=machine.owner, label=spec.owner, created=time.time(), ttl_s=spec.ttl_s,
-            cgroups=tuple(str(folder) for folder in machine.cgroups.folders(name, spec.limits)),
-        )  # fmt: skip
-        self._records.put(record)  # first: what follows is found by the reaper even if we die here
-        groups: tuple[Path, ...] = ()
-        try:
-            groups = machine.cgroups.make(name, spec.limits)
-            arguments = sandbox_arguments(spec, interpreter, machine.filter, shelf, image)
-            process = machine.launcher.start(
-                arguments, shelf.outer, () if rooted is None else interpreter.command
-            )
-        except BaseException as error:
-            for folder in groups:
-                folder.rmdir()
-            self._records.drop(sandbox_id)
-            if isinstance(error, OSError):
-                raise SandboxStartFailed(f"{error.filename or 'start'}: {error.strerror or error}") from error
-            raise
-        env = base_env(spec, interpreter)
-        sandbox = BubblewrapSandbox(record, spec, env, process, groups, self)
-        self._sandboxes[sandbox_id] = sandbox
-        return sandbox
-
-    async def _connect(self, machine: _Machine, sandbox: BubblewrapSandbox) -> None:
-        """Process 1 goes into its group, gets its configuration, and answers that it is ready."""
-        spec, process = sandbox.spec, sandbox.process
-        pid = await process.learn_inner(START_S)
-        try:
-            if spec.limits.cpus is None:
-                machine.cgroups.enter(sandbox.groups, pid)
-            else:  # this waits in the kernel, and the loop must not
-                await asyncio.to_thread(machine.cgroups.enter, sandbox.groups, pid)
-        except ProcessLookupError:
-            raise SandboxStartFailed(await process.last_words()) from None
-        started = start_time(pid) or 0
-        expires = boot_time() + spec.ttl_s
-        sandbox.record = replace(sandbox.record, pid=pid, started=started, expires=expires)
-        self._records.put(sandbox.record)
-        servers = servers_of(spec)
-        door, *listeners = await ready(process, self._configuration(machine, spec), len(servers))
-        try:
-            for server, listener in zip(servers.values(), listeners, strict=True):
-                await server.start(listener)
-            channel = await Channel.open(process.control, sandbox.channel_ended)
-        except BaseException:
-            # Not the sandbox's yet, so its end would not reach them.
-            for server in servers.values():
-                server.stop()
-            for passed in (door, *listeners):
-                passed.close()
-            raise
-        port = wire.RELAY_PORT if wire.RELAY_PORT in servers else None
-        sandbox.attach(channel, door, tuple(servers.values()), port)
-
-    def _configuration(self, machine: _Machine, spec: SandboxSpec) -> bytes:
-        cgroups = machine.cgroups
-        limits = rlimits(
-            spec.limits,
-            memory=not cgroups.enforces("memory"),
-            pids=not cgroups.enforces("pids") and nproc_is_per_sandbox(machine.launcher.drops_root),
-        )
-        pairs = [b"%d" % number for item in limits.items() for number in item]
-        ports = b" ".join(b"%d" % port for port in servers_of(spec))
-        return wire.frame(wire.CONFIG, 0, wire.pack(os.fsencode(spec.workdir), ports, *pairs))
-
     async def _clean_up(self, sandbox: BubblewrapSandbox) -> None:
         """Terminate in a task of its own: a second cancellation must not stop the first one's cleaning."""
-        task = asyncio.ensure_future(sandbox.terminate())
+        await asyncio.shield(self._behind(sandbox.terminate()))
+
+    def _behind(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work that ``close`` waits for."""
+        task = asyncio.ensure_future(work)
         self._cleanups.add(task)
         task.add_done_callback(self._cleanups.discard)
-        await asyncio.shield(task)
+        return task
 
     def ended(self, sandbox: BubblewrapSandbox) -> None:
         """A sandbox of this provider is gone (it says so itself)."""
         self._sandboxes.pop(sandbox.id, None)
-        self._records.drop(sandbox.id)
+        self._records.drop(sandbox.record)
 
 
 def _abandon(sandboxes: dict[str, BubblewrapSandbox]) -> None:

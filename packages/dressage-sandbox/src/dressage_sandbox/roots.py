@@ -13,7 +13,8 @@ from .idmap import can_map
 from .images import Image, look_at, pack_folder, portable
 from .interpreter import Interpreter
 from .launch import Launcher
-from .owners import Owner, snapshot_name
+from .owner import Owner
+from .owners import snapshot_name
 from .protocol import SandboxSpec
 
 __all__ = ["Rooted", "Roots"]

@@ -13,13 +13,15 @@ from typing import Any, Protocol
 
 from ._commands import CommandCalls
 from ._files import FileCalls
-from .cgroups import kill_group, remove_group, usage
+from .cgroups import remove_group, usage
 from .channel import Channel
 from .egress import Egress
 from .errors import InvalidSpec, SandboxError, SandboxGone
+from .groups import kill_group
 from .inside.wire import MAX_DOWNLOADS
 from .launch import Process
-from .owners import Record, boot_time
+from .owner import boot_time
+from .owners import Record
 from .ports import Ports
 from .protocol import Endpoint, SandboxSpec, Snapshot, Status
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..owners import Owner
+from ..owner import Owner
 
 __all__ = ["KIND", "LABEL", "MADE_BY", "WANTED", "Orphan", "Tags"]
 

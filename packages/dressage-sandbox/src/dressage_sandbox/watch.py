@@ -1,0 +1,101 @@
+"""Sees to it that a reaper watches the folder of an owner's sandboxes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from .interpreter import FLAGS
+from .reaper import lock
+
+__all__ = ["Watch"]
+
+_START_S = 20.0
+_PAUSE_S = 60.0
+# The package without its __init__, whose imports a reaper has no use for.
+_PROGRAM = (
+    "import sys, types; p = types.ModuleType('dressage_sandbox'); p.__path__ = [sys.argv[1]]; "
+    "sys.modules[p.__name__] = p; from dressage_sandbox.reaper import main; main(sys.argv[2])"
+)
+_log = logging.getLogger("dressage_sandbox.reaper")
+
+
+class Watch:
+    """Starts a reaper where none watches ``folder``. ``wanted`` False: never."""
+
+    def __init__(self, folder: Path, *, wanted: bool = True) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._starting = threading.Lock()
+        self._not_before = 0.0
+
+    @property
+    def missing(self) -> bool:
+        """Whether one is to be started. To be asked after something was put into the folder."""
+        if not self._wanted or self._starting.locked() or time.monotonic() < self._not_before:
+            return False
+        try:
+            return self._free()
+        except OSError as error:
+            self._give_up(str(error))
+            return False
+
+    @property
+    def watched(self) -> bool:
+        """Whether a reaper watches the folder now."""
+        try:
+            return not self._free()
+        except OSError:  # there is no folder, or none that one could watch
+            return False
+
+    def _free(self) -> bool:
+        fd = lock(self._folder)
+        if fd is None:
+            return False
+        os.close(fd)
+        return True
+
+    def ensure(self) -> None:
+        """Start one where it is missing."""
+        if self.missing:
+            self.start()
+
+    def start(self) -> None:
+        """Start one, if none watches. Blocks for as long as a small Python takes to start: for a thread."""
+        with self._starting:
+            command = [sys.executable, *FLAGS, "-c", _PROGRAM, str(Path(__file__).parent), str(self._folder)]
+            try:
+                done = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, capture_output=True,
+                    env={}, cwd="/", timeout=_START_S, check=True,
+                )  # fmt: skip
+            except (OSError, subprocess.SubprocessError) as error:
+                self._give_up(str(error))
+                return
+        if done.stdout:
+            _bury(int(done.stdout))
+
+    def _give_up(self, why: str) -> None:
+        self._not_before = time.monotonic() + _PAUSE_S
+        _log.warning(
+            "no reaper watches %s: should this process be killed, what it leaves is removed by the next one "
+            "that starts, or by `dressage-sandbox pool reap` (%s)", self._folder, why,
+        )  # fmt: skip
+
+
+def _bury(pid: int) -> None:
+    """Where orphans come to this very process (it is process 1 of a container, say), wait for the reaper."""
+    with contextlib.suppress(ChildProcessError):
+        if os.waitpid(pid, os.WNOHANG) == (0, 0):
+            threading.Thread(target=_wait, args=(pid,), name="dressage-reaper-ends", daemon=True).start()
+
+
+def _wait(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
