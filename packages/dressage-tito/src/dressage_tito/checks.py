@@ -15,16 +15,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from dressage_tito.canonical import NotAfterPromptError, canonical_reply, comparable, plain
-from dressage_tito.codec import ChatCodec
-from dressage_tito.fuzz import Conversation, Fuzzer
+from dressage_tito.canonical import comparable, plain
+from dressage_tito.fuzz import Conversation
 from dressage_tito.messages import Encoded, Message, Refusal
+from dressage_tito.subject import Failed, NotApplicable, Refused, Subject
+
+__all__ = ["CHECKS", "DIFFERENCES", "Check", "Failed", "NotApplicable", "Refused", "Subject"]
 
 DIFFERENCES = {
     "reasoning_in_history": "the template strips reasoning from history, or adds some to the prompt alone",
@@ -33,95 +33,6 @@ DIFFERENCES = {
     "content_beside_calls_is_reasoning": "the template prints content beside calls as reasoning",
 }
 """Differences that are declared, and what each means."""
-
-
-class Failed(Exception):  # noqa: N818 (a finding, not an error)
-    """The check does not hold."""
-
-
-class Refused(Exception):  # noqa: N818
-    """The codec refused, with this reason."""
-
-
-class NotApplicable(Exception):  # noqa: N818
-    """The check says nothing about this conversation."""
-
-
-class Subject:
-    """A codec under test, and how conversations for it are made up."""
-
-    def __init__(self, codec: ChatCodec, seed: int) -> None:
-        self.codec = codec
-        literals = sorted(codec.control_literals, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, literals)) or "(?!)")
-        profile = codec.profile
-        block = profile.reasoning_block
-        skips = block is not None and block[1].strip() in profile.generation_prompt
-        opens = block is not None and block[0] in profile.generation_prompt
-        self.fuzzer = Fuzzer(
-            seed,
-            sorted(literals),
-            tools=codec.supports_tools,
-            reasoning=(bool(profile.reasoning_field) or opens) and not skips,
-            system=isinstance(codec.start([Message("system", "s"), Message("user", "u")]), Encoded),
-            call_id=codec.native_call_id,
-            extra=_appendable(codec),
-            parallel=profile.parallel_calls,
-            content_beside_calls=profile.content_beside_calls,
-        )
-
-    def spells_control(self, conversation: Conversation) -> bool:
-        """Whether content spells a control literal (the full render then takes it for one)."""
-        return any(self._pattern.search(message.content) for message in conversation.messages())
-
-    def harmless(self, messages: Sequence[Message]) -> list[Message]:
-        """The same messages with other text (its own in each) in place of each control literal."""
-        return [
-            replace(message, content=self._pattern.sub(f"x{index}", message.content))
-            for index, message in enumerate(messages)
-        ]
-
-    def full(
-        self, messages: Sequence[Message], conversation: Conversation, *, generation: bool = True
-    ) -> str:
-        """The template's own render. Raises Refused."""
-        text = self.codec.reference_text(messages, conversation.tools, generation=generation)
-        if isinstance(text, Refusal):
-            raise Refused(text.reason)
-        return text
-
-    def sampled(
-        self, before: Sequence[Message], reply: Message, conversation: Conversation
-    ) -> tuple[str, str]:
-        """What a model writes that answers as the template renders the reply, and its closing."""
-        prompt = self.full(before, conversation)
-        whole = self.full([*before, reply], conversation, generation=False)
-        try:
-            return canonical_reply(self.codec, prompt, whole, reply)
-        except NotAfterPromptError:
-            raise Refused("reply_not_after_prompt") from None
-
-    def differ(self, got: Sequence[int], wanted: Sequence[int]) -> str:
-        """Where two rows of ids part, as text."""
-        first = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), -1)
-        if first < 0:
-            first = min(len(got), len(wanted))
-        show = slice(max(0, first - 3), first + 4)
-        ours, theirs = (self.codec.decode(list(ids[show])) for ids in (got, wanted))
-        return f"ids differ at {first}: {ours!r}, the full render has {theirs!r}"
-
-
-def _appendable(codec: ChatCodec) -> list[str]:
-    """Which of the rarer roles the template takes in mid-conversation."""
-    user, reply = Message("user", "u"), Message("assistant", "a")
-    later = {"system": [user, Message("system", "s")], "assistant": [Message("assistant", "b"), user]}
-    return [
-        role
-        for role, appended in later.items()
-        if not any(key.startswith(role) for key in codec.profile.not_appendable)
-        and isinstance(codec.start([user, reply, *appended]), Encoded)
-        and isinstance(codec.extend([1], appended), Encoded)
-    ]
 
 
 def _granted(result: Encoded | Refusal) -> Encoded:
@@ -134,8 +45,8 @@ def _check_start(subject: Subject, conversation: Conversation) -> str | None:
     if subject.spells_control(conversation):
         raise NotApplicable
     messages = conversation.messages()
-    got = _granted(subject.codec.start(messages, conversation.tools)).ids.tolist()
-    wanted = subject.codec.encode_sample(subject.full(messages, conversation))
+    got = _granted(subject.start(messages, conversation)).ids.tolist()
+    wanted = subject.ids(subject.full(messages, conversation))
     if got != wanted:
         raise Failed(subject.differ(got, wanted))
     return None
@@ -149,12 +60,12 @@ def _walk(subject: Subject, conversation: Conversation) -> list[int]:
     for index, item in enumerate(conversation.rounds):
         history += item.appended
         step = (
-            codec.start(item.appended, conversation.tools)
+            subject.start(item.appended, conversation)
             if index == 0
             else codec.extend(ids, item.appended, conversation.tools)
         )
         ids += _granted(step).ids.tolist()
-        ids += codec.encode_sample(subject.sampled(history, item.reply, conversation)[0])
+        ids += subject.ids(subject.sampled(history, item.reply, conversation)[0])
         history.append(item.reply)
     return [*ids, *_granted(codec.extend(ids, conversation.last, conversation.tools)).ids.tolist()]
 
@@ -163,9 +74,9 @@ def _check_extend(subject: Subject, conversation: Conversation) -> str | None:
     if subject.spells_control(conversation):
         raise NotApplicable
     codec = subject.codec
-    _granted(codec.start(conversation.messages(), conversation.tools))
+    _granted(subject.start(conversation.messages(), conversation))
     got = _walk(subject, conversation)
-    wanted = codec.encode_sample(subject.full(conversation.messages(), conversation))
+    wanted = subject.ids(subject.full(conversation.messages(), conversation))
     if got == wanted:
         return None
     ours, theirs = (comparable(codec, codec.decode(ids)) for ids in (got, wanted))
@@ -178,19 +89,19 @@ def _check_extend(subject: Subject, conversation: Conversation) -> str | None:
 def _check_prefix(subject: Subject, conversation: Conversation) -> str | None:
     first = conversation.rounds[0]
     codec, draw = subject.codec, subject.fuzzer
-    prompt = _granted(codec.start(first.appended, conversation.tools)).ids.tolist()
+    prompt = _granted(subject.start(first.appended, conversation)).ids.tolist()
     text, end = subject.sampled(list(first.appended), first.reply, conversation)
-    sampled, stop = codec.encode_sample(text), codec.encode_sample(end)
+    sampled, stop = subject.ids(text), subject.ids(end)
     pieces = [token for piece in draw.split(text.removesuffix(end)) for token in codec.encode_plain(piece)]
     appended = conversation.rounds[1].appended if len(conversation.rounds) > 1 else conversation.last
-    _granted(codec.start([*first.appended, first.reply, *appended], conversation.tools))
+    _granted(subject.start([*first.appended, first.reply, *appended], conversation))
     canonical = _granted(codec.extend([*prompt, *sampled], appended, conversation.tools))
     odd = _granted(codec.extend([*prompt, *pieces, *stop], appended, conversation.tools))
     if not np.array_equal(canonical.ids, odd.ids):
         raise Failed("another segmentation of the reply changes what is appended")
     if not subject.spells_control(conversation):
         whole = subject.full([*first.appended, first.reply, *appended], conversation)
-        wanted = comparable(codec, codec.decode(codec.encode_sample(whole)))
+        wanted = comparable(codec, codec.decode(subject.ids(whole)))
         got = comparable(codec, codec.decode([*prompt, *pieces, *stop, *odd.ids.tolist()]))
         if got != wanted:
             raise Failed(f"the text is {got!r}, the full render has {wanted!r}")
@@ -224,24 +135,24 @@ def _check_policy(subject: Subject, conversation: Conversation) -> str | None:
     if subject.spells_control(conversation) or not conversation.rounds:
         raise NotApplicable
     codec = subject.codec
-    _granted(codec.start(conversation.messages(), conversation.tools))
+    _granted(subject.start(conversation.messages(), conversation))
     history: list[Message] = []
     ids: list[int] = []
     parts = [(item.appended, item.reply) for item in conversation.rounds]
     for appended, reply in [*parts, (conversation.last, None)]:
         history += appended
-        wanted = plain(codec.decode(codec.encode_sample(subject.full(history, conversation))))
+        wanted = plain(codec.decode(subject.ids(subject.full(history, conversation))))
         step = codec.extend(ids, appended, conversation.tools, thinking="as-template") if ids else None
         if isinstance(step, Refusal) and step.reason in ("thinking_stripped", "stop_rewritten"):
             if wanted.startswith(plain(codec.decode(ids))):
                 raise Failed(f"{step.reason}, though the template leaves {codec.decode(ids)!r} as it is")
             step, ids = None, []
-        delta = _granted(codec.start(history, conversation.tools) if step is None else step)
+        delta = _granted(subject.start(history, conversation) if step is None else step)
         ids = [*ids, *delta.ids.tolist()]
         if plain(codec.decode(ids)) != wanted:
             raise Failed(f"the text is {codec.decode(ids)!r}, the full render has {wanted!r}")
         if reply is not None:
-            ids += codec.encode_sample(subject.sampled(history, reply, conversation)[0])
+            ids += subject.ids(subject.sampled(history, reply, conversation)[0])
             history.append(reply)
     return None
 
@@ -249,10 +160,10 @@ def _check_policy(subject: Subject, conversation: Conversation) -> str | None:
 def _check_parse(subject: Subject, conversation: Conversation) -> str | None:
     codec = subject.codec
     first = conversation.rounds[0]
-    prompt = _granted(codec.start(first.appended, conversation.tools))
-    _granted(codec.start([*first.appended, first.reply], conversation.tools))
+    prompt = _granted(subject.start(first.appended, conversation))
+    _granted(subject.start([*first.appended, first.reply], conversation))
     text, _ = subject.sampled(list(first.appended), first.reply, conversation)
-    ids = codec.encode_sample(text)
+    ids = subject.ids(text)
     if codec.decode(ids) != text:
         return "text_normalised_by_tokenizer"
     turn = codec.parse(
@@ -274,12 +185,13 @@ def _check_parse(subject: Subject, conversation: Conversation) -> str | None:
 def _check_control(subject: Subject, conversation: Conversation) -> str | None:
     codec = subject.codec
     messages = conversation.messages()
-    encoded = _granted(codec.start(messages, conversation.tools))
-    control = np.isin(encoded.ids, list(codec.control_ids))
+    encoded = _granted(subject.start(messages, conversation))
+    control_ids = list(codec.control_ids)
+    control = np.isin(encoded.ids, control_ids)
     if bool(np.any(control & ~encoded.frame)):
         raise Failed("content produced a control id")
-    frame = codec.encode_sample(subject.full(subject.harmless(messages), conversation))
-    expected = sum(token in codec.control_ids for token in frame)
+    frame = subject.ids(subject.full(subject.harmless(messages), conversation))
+    expected = int(np.isin(frame, control_ids).sum())
     if int(control.sum()) != expected:
         raise Failed(f"{int(control.sum())} control ids, the frame has {expected}")
     bos = codec.bos_id
