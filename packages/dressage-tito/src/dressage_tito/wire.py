@@ -12,8 +12,11 @@ from dressage_tito.messages import Message, ToolCall
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _REASONING = ("reasoning_content", "reasoning")
 _KNOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", *_REASONING}
-_IGNORED = {"annotations", "cache_control", "index", "provider_specific_fields", "reasoning_details", "id"}
-"""Marks that clients attach and that say nothing to a model."""
+_IGNORED = {
+    "annotations", "cache_control", "created_by", "id", "index", "metadata", "provider_specific_fields",
+    "reasoning_details", "status",
+}  # fmt: skip
+"""Marks that clients attach and that say nothing to a model; so is what they call internal themselves."""
 
 
 def message_from_json(obj: object, where: str = "messages[0]") -> Message:
@@ -28,7 +31,8 @@ def message_from_json(obj: object, where: str = "messages[0]") -> Message:
     if not isinstance(role, str) or role not in _ROLES:
         raise MessageError(f"{where}.role", f"is {role!r}; send one of {', '.join(_ROLES)}")
     for key, value in obj.items():
-        if key not in _KNOWN and key not in _IGNORED and value not in (None, "", [], {}):
+        marks = key in _IGNORED or str(key).startswith("internal_") or value in (None, "", [], {}, False)
+        if key not in _KNOWN and not marks:
             raise MessageError(f"{where}.{key}", "is not supported; leave it out")
     calls = _tool_calls(obj.get("tool_calls"), f"{where}.tool_calls")
     if calls and role != "assistant":

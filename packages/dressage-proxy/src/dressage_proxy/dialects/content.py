@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dressage_proxy.dialects import params
 from dressage_proxy.dialects.params import short
 from dressage_proxy.errors import RequestError
 
@@ -13,6 +14,8 @@ BLOCK_JOINER = "\n"
 """Between text blocks of one message, which the chat shape would print without a gap."""
 SYSTEM_JOINER = "\n\n"
 """Between blocks of a system prompt; each stays a part of its own, so that a volatile one can be told."""
+MARKS = params.names("id status cache_control metadata annotations created_by")
+"""Fields of messages, items and blocks that name or mark them and say nothing to a model."""
 
 
 def refused(where: str, problem: str, fix: str, code: str | None = None) -> RequestError:
@@ -36,9 +39,12 @@ def text_field(block: Mapping[str, Any], name: str, where: str, *, empty: bool =
 
 
 def known(block: Mapping[str, Any], fields: frozenset[str], where: str) -> None:
-    """Raises RequestError for a field that would be lost."""
+    """Raises RequestError for a field that would be lost, unless it is one of the marks that mean nothing to
+    a model: those of :data:`MARKS`, and what a client calls internal itself."""
     for name, value in block.items():
-        if name not in fields and value not in (None, "", [], {}):
+        if name in fields or name in MARKS or value in (None, "", [], {}, False):
+            continue
+        if not name.startswith("internal_"):
             raise refused(f"{where}.{name}", "is not supported", "leave it out")
 
 

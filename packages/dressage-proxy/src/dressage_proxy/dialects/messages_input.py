@@ -54,18 +54,18 @@ ERROR_PREFIX = "[error] "
 """Before the text of a tool result with ``is_error``: templates have no other place for it."""
 
 _TEXT = {"text": "text"}
-_TEXT_FIELDS = names("type text cache_control citations id")
+_TEXT_FIELDS = names("type text citations")
 _MESSAGE_FIELDS = names(
-    "role content cache_control output_config metadata id type model stop_reason "
-    "stop_sequence stop_details usage container context_management diagnostics"
+    "role content output_config type model stop_reason stop_sequence stop_details usage container "
+    "context_management diagnostics"
 )
 """Fields of a message: its own, and those of a reply that a client sends back whole."""
-_RESULT_FIELDS = names("type tool_use_id content is_error cache_control")
-_CALL_FIELDS = names("type id name input cache_control caller index")
-_THINKING_FIELDS = names("type thinking signature cache_control")
+_RESULT_FIELDS = names("type tool_use_id content is_error")
+_CALL_FIELDS = names("type name input caller index")
+_THINKING_FIELDS = names("type thinking signature")
 _TOOL_FIELDS = names(
-    "type name description input_schema cache_control strict defer_loading "
-    "eager_input_streaming input_examples allowed_callers"
+    "type name description input_schema strict defer_loading eager_input_streaming input_examples "
+    "allowed_callers"
 )
 
 Raw = list[Mapping[str, Any]]

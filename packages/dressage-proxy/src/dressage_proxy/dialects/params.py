@@ -152,7 +152,7 @@ def stream_options(body: Mapping[str, Any]) -> bool:
     """Whether a stream ends with its usage. Raises RequestError for options that are not known."""
     options = shape(body.get("stream_options"), dict, "stream_options", {})
     for name, value in options.items():
-        if name not in ("include_usage", "include_obfuscation") and value is not None:
+        if name not in ("include_usage", "include_obfuscation") and value not in (None, False):
             field_name = f"stream_options.{name}"
             raise unsupported(field_name, f"{field_name} is not supported")
     return flag(options, "include_usage", "stream_options.")
@@ -171,9 +171,8 @@ def template_kwargs(value: object) -> Mapping[str, Any]:
 
 
 def model_name(body: Mapping[str, Any]) -> str:
-    """The model that the agent names, "" where it names none."""
-    value = body.get("model")
-    return value if isinstance(value, str) else ""
+    """The model that the agent names, "" where it names none. Raises RequestError."""
+    return str(shape(body.get("model"), str, "model", ""))
 
 
 def is_name(value: object) -> bool:

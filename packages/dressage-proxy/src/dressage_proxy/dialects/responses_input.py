@@ -56,12 +56,11 @@ PARAMETERS = params.Parameters(
 )
 
 _TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-_TEXT_FIELDS = names("type text refusal annotations logprobs prompt_cache_breakpoint")
-_COMMON = ("type", "id", "status", "internal_chat_message_metadata_passthrough", "metadata")
-_MESSAGE_FIELDS = frozenset((*_COMMON, "role", "content", "phase", "end_turn"))
-_REASONING_FIELDS = frozenset((*_COMMON, "summary", "content", "encrypted_content"))
-_CALL_FIELDS = frozenset((*_COMMON, "call_id", "name", "namespace", "arguments", "input", "caller", "async_"))
-_OUTPUT_FIELDS = frozenset((*_COMMON, "call_id", "output", "name", "success"))
+_TEXT_FIELDS = names("type text refusal logprobs prompt_cache_breakpoint")
+_MESSAGE_FIELDS = names("type role content phase end_turn")
+_REASONING_FIELDS = names("type summary content encrypted_content")
+_CALL_FIELDS = names("type call_id name namespace arguments input caller async async_")
+_OUTPUT_FIELDS = names("type call_id output name namespace caller success")
 _NOT_KEPT = "the proxy keeps no responses: send the whole conversation as input"
 
 ORPHAN_NOTE = "a reasoning item without its turn was left out: the agent asks again for a turn that was cut"

@@ -22,8 +22,10 @@ HOSTED = {
 }
 """Tools of OpenAI's own servers that agents offer by default: left out, and noted with the turn."""
 
-_FUNCTION_FIELDS = names("type name description parameters strict defer_loading async_ allowed_callers")
-_CUSTOM_FIELDS = names("type name description format defer_loading async_")
+_FUNCTION_FIELDS = names(
+    "type name description parameters strict defer_loading async async_ allowed_callers output_schema"
+)
+_CUSTOM_FIELDS = names("type name description format defer_loading async async_ allowed_callers")
 _NAMESPACE_FIELDS = names("type name description tools")
 
 
