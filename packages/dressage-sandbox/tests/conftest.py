@@ -8,8 +8,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -59,6 +60,28 @@ def descendants() -> Callable[[], list[str]]:
 def wait_until() -> Callable[[Callable[[], bool], str], None]:
     """Waits until a condition holds."""
     return _wait_until
+
+
+async def _until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Until the condition holds, in an event loop that runs on."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def until() -> Callable[..., Awaitable[None]]:
+    """Waits until a condition holds, in an event loop that runs on."""
+    return _until
+
+
+@pytest.fixture(scope="session")
+def dead_owner() -> str:
+    """The tag of a process of this machine that has ended."""
+    code = "import dressage_sandbox.remote.owner as o; print(o.Tags().made_by)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture

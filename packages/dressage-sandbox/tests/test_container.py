@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -45,13 +42,6 @@ async def containers(engine):
     engine.faults.clear()
     await made.close()
     assert (made.live(), made.cleaning, engine.containers) == ([], 0, {})
-
-
-async def until(condition, seconds=10.0):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -120,7 +110,7 @@ async def test_no_engine_and_no_image_are_told_with_what_to_do(engine, tmp_path)
     assert find_socket(tmp_path) is None
 
 
-async def test_what_the_engine_refuses_is_told_in_its_words_and_leaves_nothing(containers, engine):
+async def test_what_the_engine_refuses_is_told_in_its_words_and_leaves_nothing(containers, engine, until):
     engine.faults["POST /containers/create"] = 500
     with pytest.raises(SandboxStartFailed, match="a fault of the stand-in"):
         await containers.create(SPEC)
@@ -132,7 +122,9 @@ async def test_what_the_engine_refuses_is_told_in_its_words_and_leaves_nothing(c
 
 
 @pytest.mark.parametrize("requests", range(5))
-async def test_p7_a_create_that_is_cancelled_at_any_request_leaves_nothing(containers, engine, requests):
+async def test_p7_a_create_that_is_cancelled_at_any_request_leaves_nothing(
+    containers, engine, requests, until
+):
     task = asyncio.create_task(containers.create(SPEC))
     await until(lambda: len(engine.requests) >= requests or task.done())
     task.cancel()
@@ -165,14 +157,12 @@ async def test_a_container_that_was_removed_by_others_is_gone_for_every_call(con
     assert not (await box.status()).alive
 
 
-async def test_what_a_killed_process_left_is_removed_by_the_next_one_and_peers_are_untouched(engine):
+async def test_what_a_killed_process_left_is_removed_by_the_next_one_and_peers_are_untouched(
+    engine, dead_owner
+):
     first = ContainerProvider(engine.config())
     dead, alive = await first.create(SPEC), await first.create(SPEC)
-    code = "import dressage_sandbox.remote.owner as o; print(o.Tags().made_by)"
-    done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    engine.containers[dead.id].body["Labels"][MADE_BY] = done.stdout.strip()
+    engine.containers[dead.id].body["Labels"][MADE_BY] = dead_owner
     second = ContainerProvider(engine.config())
     await second.create(SPEC)
     assert dead.id not in engine.containers
@@ -180,3 +170,31 @@ async def test_what_a_killed_process_left_is_removed_by_the_next_one_and_peers_a
     await second.close()
     await first.close()
     assert engine.containers == {}
+
+
+async def test_a_sweep_that_failed_once_fails_one_create_and_not_the_next(containers, engine):
+    engine.faults["GET /containers/json"] = 500
+    with pytest.raises(SandboxError, match="could not be listed"):
+        await containers.create(SPEC)
+    assert (await (await containers.create(SPEC)).run("echo hi")).stdout == b"hi\n"
+
+
+@pytest.mark.parametrize("requests", range(1, 5))
+async def test_a_create_that_is_under_way_when_the_provider_closes_leaves_nothing(engine, requests, until):
+    provider = ContainerProvider(engine.config())
+    task = asyncio.create_task(provider.create(SPEC))
+    await until(lambda: len(engine.requests) >= requests or task.done())
+    await provider.close()
+    await asyncio.wait({task})
+    assert (provider.live(), provider.cleaning, engine.containers) == ([], 0, {})
+
+
+async def test_one_whose_removal_fails_at_the_end_of_its_time_is_tried_again_by_itself(
+    containers, engine, until, monkeypatch
+):
+    monkeypatch.setattr("dressage_sandbox.remote.sandbox._RETRY_S", 0.02)
+    box = await containers.create(replace(SPEC, ttl_s=0.3))
+    engine.faults[f"DELETE /containers/{box.id}"] = 500
+    await until(lambda: engine.containers == {})
+    assert containers.live() == []
+    assert engine.faults == {}

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from dressage_sandbox import (
@@ -46,20 +45,6 @@ async def e2b(cloud):
     cloud.faults.clear()
     await made.close()
     assert (made.live(), made.cleaning, cloud.machines) == ([], 0, {})
-
-
-def a_dead_owner() -> str:
-    """The tag of a process of this machine that has ended."""
-    code = "import dressage_sandbox.remote.owner as o; print(o.Tags().made_by)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-async def until(condition, seconds=10.0):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("check", conformance.checks_for(E2BProvider()), ids=lambda check: check.__name__)
@@ -112,7 +97,7 @@ async def test_c56_a_sandbox_that_exists_although_its_create_was_answered_504_is
     assert (await box.run("echo hi")).stdout == b"hi\n"
 
 
-async def test_c56_a_create_that_is_cancelled_leaves_no_sandbox_once_its_answer_has_come(cloud, e2b):
+async def test_c56_a_create_that_is_cancelled_leaves_no_sandbox_once_its_answer_has_come(cloud, e2b, until):
     cloud.faults.append(Fault("POST /v2/sandboxes", 504, after=True, delay_s=0.2))
     task = asyncio.create_task(e2b.create(SPEC))
     await until(lambda: cloud.requests)
@@ -125,7 +110,7 @@ async def test_c56_a_create_that_is_cancelled_leaves_no_sandbox_once_its_answer_
 
 
 @pytest.mark.parametrize("requests", range(6))
-async def test_p7_a_create_that_is_cancelled_at_any_request_leaves_nothing(cloud, e2b, requests):
+async def test_p7_a_create_that_is_cancelled_at_any_request_leaves_nothing(cloud, e2b, requests, until):
     task = asyncio.create_task(e2b.create(SPEC))
     await until(lambda: len(cloud.requests) >= requests or task.done())
     task.cancel()
@@ -177,7 +162,7 @@ async def test_a_sandbox_exists_longer_than_its_time_to_live_by_construction(clo
     assert machine.timeouts == [1060.0]
 
 
-async def test_what_must_live_longer_than_the_plan_allows_is_extended_by_heartbeat(cloud):
+async def test_what_must_live_longer_than_the_plan_allows_is_extended_by_heartbeat(cloud, until):
     provider = E2BProvider(cloud.config(max_lifetime_s=3.0, margin_s=1.0))
     try:
         box = await provider.create(SandboxSpec(ttl_s=3600.0))
@@ -234,11 +219,12 @@ async def test_a_paused_sandbox_keeps_its_files_and_services_and_its_time_runs_o
 
 
 # -- whose it is -----------------------------------------------------------------------------------------
-async def test_c56_what_a_killed_process_left_is_found_and_ended_and_peers_are_untouched(cloud, e2b):
-    dead = await asyncio.to_thread(a_dead_owner)
+async def test_c56_what_a_killed_process_left_is_found_and_ended_and_peers_are_untouched(
+    cloud, e2b, dead_owner
+):
     boxes = [await e2b.create(SandboxSpec(owner=f"box-{number}")) for number in range(3)]
     dead_one, elsewhere = (cloud.machines[box.id] for box in boxes[:2])
-    dead_one.asked["metadata"][MADE_BY] = dead
+    dead_one.asked["metadata"][MADE_BY] = dead_owner
     elsewhere.asked["metadata"][MADE_BY] = "another-boot/pid:[1]/1/1"
     await cloud.make({"metadata": {"other": "software"}}, None)
     sweeper = E2BProvider(cloud.config())
@@ -252,14 +238,15 @@ async def test_c56_what_a_killed_process_left_is_found_and_ended_and_peers_are_u
     await cloud.end(other)
 
 
-async def test_c56_an_orphan_can_be_adopted_with_its_files_and_another_ones_sandbox_cannot(cloud, e2b):
-    dead = await asyncio.to_thread(a_dead_owner)
+async def test_c56_an_orphan_can_be_adopted_with_its_files_and_another_ones_sandbox_cannot(
+    cloud, e2b, dead_owner
+):
     box = await e2b.create(SPEC)
     await box.write("a", b"1")
     heir = E2BProvider(cloud.config())
     with pytest.raises(InvalidSpec, match="no orphan"):
         await heir.adopt(box.id, SPEC)
-    cloud.machines[box.id].asked["metadata"][MADE_BY] = dead
+    cloud.machines[box.id].asked["metadata"][MADE_BY] = dead_owner
     taken = await heir.adopt(box.id, SPEC)
     assert await taken.read("a") == b"1"
     await heir.close()
@@ -294,7 +281,7 @@ async def test_prewarmed_sandboxes_are_handed_out_once_and_counted(cloud):
     assert cloud.machines == {}
 
 
-async def test_c56_a_prewarmed_sandbox_that_nobody_claims_ends_and_is_replaced(cloud):
+async def test_c56_a_prewarmed_sandbox_that_nobody_claims_ends_and_is_replaced(cloud, until):
     pool = PrewarmedE2B(E2BProvider(cloud.config()), SPEC, 1, idle_s=0.3)
     try:
         await pool.fill()

@@ -84,9 +84,9 @@ class Engine:
             await asyncio.sleep(0.05)
         raise SandboxError(f"container {name} could not be removed: it is still there")
 
-    async def find(self, label: str) -> list[tuple[str, dict[str, str]]]:
-        """Name and labels of every container, running or not, with this label."""
-        filters = json.dumps({"label": [label]})
+    async def find(self, labels: list[str]) -> list[tuple[str, dict[str, str]]]:
+        """Name and labels of every container, running or not, with these labels (``name=value``)."""
+        filters = json.dumps({"label": labels})
         answer = await self.call("GET", "/containers/json", all="true", filters=filters)
         if answer.status_code >= 300:
             raise SandboxError(f"the containers could not be listed: {_said(answer)}")

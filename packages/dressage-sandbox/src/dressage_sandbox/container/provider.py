@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..arguments import check_features, check_spec
-from ..errors import ProviderUnavailable, SandboxStartFailed
+from ..errors import ProviderUnavailable
 from ..protocol import Feature, SandboxSpec
-from ..remote import RemoteSandbox, Snapshots
-from ..remote.owner import KIND, LABEL, Orphan, Tags
+from ..remote import RemoteProvider, RemoteSandbox
 from .config import ContainerConfig, find_socket
 from .shape import container_body
 
@@ -21,11 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ContainerProvider"]
 
-_CLEAN_UP_S = 60.0
-_log = logging.getLogger("dressage_sandbox.container")
 
-
-class ContainerProvider:
+class ContainerProvider(RemoteProvider[RemoteSandbox]):
     """Containers of Docker or Podman.
 
     Each has no network (or the one network that the configuration names), no capabilities, no new
@@ -37,28 +30,15 @@ class ContainerProvider:
 
     def __init__(self, config: ContainerConfig | None = None) -> None:
         self._config = config or ContainerConfig()
-        self._tags = Tags()
+        super().__init__("a container", self._config.request_timeout_s)
         self._engine: Engine | None = None
         self._swept: asyncio.Task[list[str]] | None = None
-        self._sandboxes: dict[str, RemoteSandbox] = {}
-        self._snapshots = Snapshots()
-        self._behind: set[asyncio.Task[Any]] = set()
-        self._closed = False
 
     @property
     def features(self) -> frozenset[Feature]:
         """What it can do."""
         relayed = {Feature.RELAY} if self._config.network is not None else set()
         return frozenset({Feature.SERVICES, Feature.MOUNTS, Feature.SNAPSHOTS, *relayed})
-
-    def live(self) -> list[str]:
-        """Ids of the sandboxes that exist now."""
-        return sorted(self._sandboxes)
-
-    @property
-    def cleaning(self) -> int:
-        """Clean-ups that go on behind."""
-        return len(self._behind)
 
     def _connected(self) -> Engine:
         if self._engine is None:
@@ -86,27 +66,20 @@ class ContainerProvider:
         """
         self._check(spec)
         engine = self._connected()
+        await self._sweep()
+        name = f"dressage-{uuid.uuid4().hex}"
+        return await self._made(self._make(engine, name, spec), lambda: self._remove(name))
+
+    async def _sweep(self) -> None:
+        """Remove what killed processes left, once; a failure is this create's, and not every later one's."""
         if self._swept is None:
             self._swept = asyncio.ensure_future(self.reap())
+            self._swept.add_done_callback(self._unless_swept)
         await asyncio.shield(self._swept)
-        name = f"dressage-{uuid.uuid4().hex}"
-        making = asyncio.ensure_future(self._make(engine, name, spec))
-        try:
-            sandbox = await asyncio.shield(making)
-        except BaseException:
-            self._go_on_behind(self._undo(engine, making, name))
-            raise
-        if self._closed:
-            await sandbox.terminate()
-            raise SandboxStartFailed("the provider was closed meanwhile")
-        return sandbox
 
-    def _check(self, spec: SandboxSpec) -> None:
-        if self._closed:
-            raise SandboxStartFailed("the provider is closed")
-        check_spec(spec)
-        check_features(spec, self.features, "a container")
-        self._snapshots.check(spec.snapshot)
+    def _unless_swept(self, task: asyncio.Task[list[str]]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._swept = None
 
     async def _make(self, engine: Engine, name: str, spec: SandboxSpec) -> RemoteSandbox:
         from ._engine import Container
@@ -118,64 +91,14 @@ class ContainerProvider:
         sandbox = RemoteSandbox(
             name, spec, container, on_end=self._ended, relay_url=relay, snapshots=self._snapshots
         )
-        self._sandboxes[name] = sandbox
-        try:
-            await sandbox.begin_with_snapshot()
-        except BaseException:
-            self._go_on_behind(sandbox.terminate())
-            raise
-        return sandbox
+        return await self._furnished(sandbox)
 
-    async def _undo(self, engine: Engine, making: asyncio.Task[RemoteSandbox], name: str) -> None:
-        """Remove what a create made that nobody waits for, once the engine has answered it."""
-        await asyncio.wait({making}, timeout=2 * self._config.request_timeout_s)
-        if making.done() and not making.cancelled() and making.exception() is None:
-            await making.result().terminate()
-            return
-        making.cancel()
-        try:
-            await engine.remove(name)
-        except ProviderUnavailable:
-            return  # no engine, and so no container
+    async def _find(self, tags: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
+        return await self._connected().find([f"{key}={value}" for key, value in tags.items()])
 
-    def _go_on_behind(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._behind.add(task)
-        task.add_done_callback(self._done_behind)
+    async def _remove(self, sandbox_id: str) -> None:
+        await self._connected().remove(sandbox_id)
 
-    def _done_behind(self, task: asyncio.Task[Any]) -> None:
-        self._behind.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a clean-up failed; reap() removes what it left: %s", error)
-
-    async def orphans(self) -> list[Orphan]:
-        """Containers whose owner, a process of this machine, has ended; peers' are not among them."""
-        found = await self._connected().find(f"{KIND}=1")
-        return [Orphan(name, tags.get(LABEL, "")) for name, tags in found if self._tags.owner_is_dead(tags)]
-
-    async def reap(self) -> list[str]:
-        """Remove all orphans; returns their ids."""
-        orphans = await self.orphans()
-        await asyncio.gather(*(self._connected().remove(orphan.id) for orphan in orphans))
-        return [orphan.id for orphan in orphans]
-
-    async def delete_snapshot(self, snapshot_id: str) -> None:
-        """Forget a snapshot; absent is fine."""
-        self._snapshots.delete(snapshot_id)
-
-    async def close(self) -> None:
-        """Remove every container that this provider made, and wait for clean-ups that go on behind."""
-        self._closed = True
-        ends = [sandbox.terminate() for sandbox in list(self._sandboxes.values())]
-        results = await asyncio.gather(*ends, return_exceptions=True)
-        if self._behind:
-            await asyncio.wait(set(self._behind), timeout=_CLEAN_UP_S)
-        await self._snapshots.close()
+    async def _disconnect(self) -> None:
         if self._engine is not None:
             await self._engine.aclose()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-
-    def _ended(self, sandbox: RemoteSandbox) -> None:
-        self._sandboxes.pop(sandbox.id, None)

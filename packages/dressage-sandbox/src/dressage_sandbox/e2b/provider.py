@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import random
 import uuid
-from collections.abc import Coroutine
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import check_features, check_spec
 from ..errors import (
     InvalidSpec,
     LimitNotEnforceable,
@@ -21,8 +18,8 @@ from ..errors import (
     SandboxStartFailed,
 )
 from ..protocol import Feature, SandboxSpec
-from ..remote import RemoteSandbox, Snapshots
-from ..remote.owner import KIND, LABEL, WANTED, Orphan, Tags
+from ..remote import RemoteProvider
+from ..remote.owner import WANTED, Orphan
 from .config import E2BConfig
 from .retry import is_transient, wait_s
 from .sandbox import E2BSandbox, server_time_s
@@ -32,11 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["E2BProvider", "Orphan"]
 
-_CLEAN_UP_S = 60.0
-_log = logging.getLogger("dressage_sandbox.e2b")
+_FURNISH_S = 60.0
 
 
-class E2BProvider:
+class E2BProvider(RemoteProvider[E2BSandbox]):
     """Virtual machines at E2B.
 
     A template decides memory, processors and disk of a machine: ``limits.cpus`` is refused, and
@@ -49,27 +45,14 @@ class E2BProvider:
 
     def __init__(self, config: E2BConfig | None = None) -> None:
         self._config = config or E2BConfig()
-        self._tags = Tags()
+        super().__init__("E2B", self._config.request_timeout_s)
         self._cloud: Cloud | None = None
-        self._sandboxes: dict[str, E2BSandbox] = {}
-        self._snapshots = Snapshots()
-        self._behind: set[asyncio.Task[Any]] = set()
-        self._closed = False
 
     @property
     def features(self) -> frozenset[Feature]:
         """What it can do."""
         opened = {Feature.RELAY, Feature.EGRESS} if self._config.whole_host_rules else set()
         return frozenset({Feature.SERVICES, Feature.EXPOSE, Feature.SNAPSHOTS, *opened})
-
-    def live(self) -> list[str]:
-        """Ids of the sandboxes that this provider made and has not ended."""
-        return sorted(self._sandboxes)
-
-    @property
-    def cleaning(self) -> int:
-        """Clean-ups that go on behind: of creates that failed or were cancelled."""
-        return len(self._behind)
 
     def _account(self) -> Cloud:
         if self._cloud is None:
@@ -96,23 +79,10 @@ class E2BProvider:
         self._check(spec)
         cloud = self._account()
         wanted = str(uuid.uuid4())
-        making = asyncio.ensure_future(self._make(cloud, spec, wanted))
-        try:
-            sandbox = await asyncio.shield(making)
-        except BaseException:
-            self._go_on_behind(self._undo(cloud, making, wanted))
-            raise
-        if self._closed:
-            await sandbox.terminate()
-            raise SandboxStartFailed("the provider was closed meanwhile")
-        return sandbox
+        return await self._made(self._make(cloud, spec, wanted), lambda: self._end_wanted(wanted))
 
     def _check(self, spec: SandboxSpec) -> None:
-        if self._closed:
-            raise SandboxStartFailed("the provider is closed")
-        check_spec(spec)
-        check_features(spec, self.features, "E2B")
-        self._snapshots.check(spec.snapshot)
+        super()._check(spec)
         if spec.limits.cpus is not None:
             raise LimitNotEnforceable("limits.cpus: a template of E2B decides it; leave it None")
         for address in _hosts(spec):
@@ -121,14 +91,7 @@ class E2BProvider:
     async def _make(self, cloud: Cloud, spec: SandboxSpec, wanted: str) -> E2BSandbox:
         handle = await self._handle(cloud, spec, wanted)
         sandbox = E2BSandbox(spec, handle, cloud, tag=wanted, on_end=self._ended, snapshots=self._snapshots)
-        self._sandboxes[sandbox.id] = sandbox
-        try:
-            await self._furnish(handle, spec)
-            await sandbox.begin_with_snapshot()
-        except BaseException:
-            self._go_on_behind(sandbox.terminate())
-            raise
-        return sandbox
+        return await self._furnished(sandbox, self._furnish(handle, spec))
 
     async def _handle(self, cloud: Cloud, spec: SandboxSpec, wanted: str) -> Handle:
         """Create, again where E2B was busy; first look whether an attempt that failed made one after all."""
@@ -156,43 +119,21 @@ class E2BProvider:
     async def _furnish(self, handle: Handle, spec: SandboxSpec) -> None:
         folder, user = quote(spec.workdir), quote(self._config.user)
         made = f"mkdir -p {folder} && chown {user} {folder}"
-        await handle.run(made, timeout_s=_CLEAN_UP_S, as_root=True)
-        answer = await handle.run(f"[ -w {folder} ] && echo yes", timeout_s=_CLEAN_UP_S)
+        await handle.run(made, timeout_s=_FURNISH_S, as_root=True)
+        answer = await handle.run(f"[ -w {folder} ] && echo yes", timeout_s=_FURNISH_S)
         if answer.strip() != b"yes":
             raise SandboxStartFailed(f"workdir {spec.workdir}: user {self._config.user} may not write there")
 
     # -- what must not stay -----------------------------------------------------------------------------
-    async def _undo(self, cloud: Cloud, making: asyncio.Task[E2BSandbox], wanted: str) -> None:
-        """End what a create made that nobody waits for: the answer may still be on its way."""
-        await asyncio.wait({making}, timeout=2 * self._config.request_timeout_s)
-        if making.done() and not making.cancelled() and making.exception() is None:
-            await making.result().terminate()
-            return
-        making.cancel()
-        for sandbox_id, _ in await cloud.find({WANTED: wanted}):
-            await cloud.kill(sandbox_id)
+    async def _end_wanted(self, wanted: str) -> None:
+        for sandbox_id, _ in await self._find({WANTED: wanted}):
+            await self._remove(sandbox_id)
 
-    def _go_on_behind(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._behind.add(task)
-        task.add_done_callback(self._done_behind)
+    async def _find(self, tags: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
+        return await self._account().find(tags)
 
-    def _done_behind(self, task: asyncio.Task[Any]) -> None:
-        self._behind.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a clean-up failed; its sandbox ends by its time-out: %s", error)
-
-    async def orphans(self) -> list[Orphan]:
-        """Sandboxes of this account whose owner, a process of this machine, has ended. Peers' are not among
-        them, nor those of other machines, of whose owners nothing is known here."""
-        found = await self._account().find({KIND: "1"})
-        return [Orphan(i, tags.get(LABEL, "")) for i, tags in found if self._tags.owner_is_dead(tags)]
-
-    async def reap(self) -> list[str]:
-        """End all orphans; returns their ids."""
-        orphans = await self.orphans()
-        await asyncio.gather(*(self._account().kill(orphan.id) for orphan in orphans))
-        return [orphan.id for orphan in orphans]
+    async def _remove(self, sandbox_id: str) -> None:
+        await self._account().kill(sandbox_id)
 
     async def adopt(self, sandbox_id: str, spec: SandboxSpec) -> E2BSandbox:
         """Take an orphan over, with its files and what runs in it; ``spec`` says its limits and time to live.
@@ -208,25 +149,6 @@ class E2BProvider:
         sandbox = E2BSandbox(spec, handle, cloud, tag="", on_end=self._ended, snapshots=self._snapshots)
         self._sandboxes[sandbox_id] = sandbox
         return sandbox
-
-    async def delete_snapshot(self, snapshot_id: str) -> None:
-        """Forget a snapshot; absent is fine."""
-        self._snapshots.delete(snapshot_id)
-
-    async def close(self) -> None:
-        """End every sandbox that this provider made, and wait for clean-ups that go on behind."""
-        self._closed = True
-        ends = [sandbox.terminate() for sandbox in list(self._sandboxes.values())]
-        results = await asyncio.gather(*ends, return_exceptions=True)
-        if self._behind:
-            await asyncio.wait(set(self._behind), timeout=_CLEAN_UP_S)
-        await self._snapshots.close()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-
-    def _ended(self, sandbox: RemoteSandbox) -> None:
-        self._sandboxes.pop(sandbox.id, None)
 
 
 def _hosts(spec: SandboxSpec) -> list[str]:

@@ -6,8 +6,9 @@ agent's own user; nothing need be installed in the image but the usual small pro
 tee, wc, base64, mkfifo, find, grep, env, tar).
 """
 
+from .provider import RemoteProvider
 from .sandbox import RemoteSandbox
 from .snapshots import Snapshots
 from .transport import Transport
 
-__all__ = ["RemoteSandbox", "Snapshots", "Transport"]
+__all__ = ["RemoteProvider", "RemoteSandbox", "Snapshots", "Transport"]

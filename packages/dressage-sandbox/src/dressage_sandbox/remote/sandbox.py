@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from .work import Life
 __all__ = ["RemoteSandbox"]
 
 _END_S = 30.0
+_RETRY_S, _RETRY_MAX_S, _MOST_RETRIES = 1.0, 60.0, 20
+_log = logging.getLogger("dressage_sandbox.remote")
 
 
 class RemoteSandbox:
@@ -59,6 +62,7 @@ class RemoteSandbox:
         self._files = Files(transport, self._commands, self._life, spec.workdir)
         self._ending: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
         self._made = time.monotonic()
         self._expires = math.inf
         self.set_expiry(spec.ttl_s)
@@ -202,7 +206,20 @@ class RemoteSandbox:
     def lost(self, why: str) -> None:
         """It has ended, or must: every call under way fails, and what is left is cleaned up behind."""
         self._life.end(why)
-        self._begin_end()
+        self._end_behind()
+
+    def _end_behind(self, failed: int = 0) -> None:
+        """End it although nobody waits for that; again, less and less often, where it was not certain."""
+        if self._ended or failed > _MOST_RETRIES:
+            return
+        loop, wait_s = asyncio.get_running_loop(), min(_RETRY_MAX_S, _RETRY_S * 2.0**failed)
+
+        def done(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.warning("sandbox %s: %s; tried again in %g s", self._id, error, wait_s)
+                loop.call_later(wait_s, self._end_behind, failed + 1)
+
+        self._begin_end().add_done_callback(done)
 
     async def terminate(self) -> None:
         """End everything inside and remove every trace: idempotent, and bounded in time.
@@ -229,6 +246,7 @@ class RemoteSandbox:
                 await self.transport.end()
         except TimeoutError as error:
             raise SandboxError(f"sandbox {self._id} has not ended within {_END_S:g} s") from error
+        self._ended = True
         self._on_end(self)
 
 
