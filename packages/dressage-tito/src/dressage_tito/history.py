@@ -47,10 +47,7 @@ class History:
         calls = _ends(prefix_ids, self.profile.calls_close_ids) and not _ends(
             prefix_ids, self.profile.turn_close_ids
         )
-        some, other = (
-            self.renderer.thought_of_history(appended, tools, kwargs, reasoning, calls=calls)
-            for reasoning in (_WORD, "")
-        )
+        some, other = self.renderer.thoughts_of_history(appended, tools, kwargs, (_WORD, ""), calls=calls)
         thoughts = self._thoughts(prefix_ids, kwargs)
         kept = {_SOME} if some and _WORD in some else set()
         if other is not None:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from dressage_tito.messages import Message, Tool, ToolCall
@@ -36,12 +37,9 @@ class Marks:
 
 def choose_marks(texts: Iterable[str]) -> Marks | None:
     """Marks that occur in none of the texts; None where all are taken."""
-    used: set[str] = set()
-    for text in texts:
-        if not text.isascii():
-            used.update(mark for mark in _POOL if mark in text)
-    free = [mark for mark in _POOL if mark not in used]
-    return Marks(*free[:4]) if len(free) >= 4 else None
+    wide = [text for text in texts if not text.isascii()]
+    free = list(islice((mark for mark in _POOL if not any(mark in text for text in wide)), 4))
+    return Marks(*free) if len(free) == 4 else None
 
 
 def conversation_texts(messages: Sequence[Message], tools: Sequence[Tool] | None) -> Iterator[str]:

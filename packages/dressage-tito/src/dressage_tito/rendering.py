@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dressage_tito.grammars import REASONING_TAGS
 from dressage_tito.marking import (
@@ -21,6 +21,8 @@ from dressage_tito.marking import (
 from dressage_tito.messages import Message, Refusal, Tool, ToolCall
 from dressage_tito.profile import Profile
 from dressage_tito.template import ChatTemplate, Json, RenderError
+
+_MAX_OPENINGS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Renderer:
     template: ChatTemplate
     literals: re.Pattern[str]
     profile: Profile
+    _openings: dict[tuple[str, str], str] = field(default_factory=dict, repr=False, compare=False)
 
     def render(
         self,
@@ -107,16 +110,16 @@ class Renderer:
             return Refusal("template_shape", "the chat template does not close a turn of tool calls")
         return tail.after(len(profile.call_suffix))
 
-    def thought_of_history(
+    def thoughts_of_history(
         self,
         appended: Sequence[Message],
         tools: Sequence[Tool] | None,
         kwargs: Json,
-        reasoning: str,
+        thoughts: Sequence[str],
         *,
         calls: bool,
-    ) -> str | None:
-        """What the template prints of an earlier turn's reasoning before these messages.
+    ) -> list[str | None]:
+        """What the template prints of an earlier turn's reasoning before these messages, for each reasoning.
 
         It stands between the assistant's header and the content; None where the header is another one.
         """
@@ -126,10 +129,20 @@ class Renderer:
         user = Message("user", "hi")
         try:
             prompt = self.reference([user], tools, kwargs, generation=True)
-            said = [user, replace(reply, reasoning=reasoning), *appended]
-            text = self.reference(said, tools, kwargs, generation=True)
         except RenderError:
-            return None
+            return [None for _ in thoughts]
+        found: list[str | None] = []
+        for reasoning in thoughts:
+            said = [user, replace(reply, reasoning=reasoning), *appended]
+            try:
+                text = self.reference(said, tools, kwargs, generation=True)
+            except RenderError:
+                found.append(None)
+            else:
+                found.append(self._thought(prompt, text, reply, reasoning))
+        return found
+
+    def _thought(self, prompt: str, text: str, reply: Message, reasoning: str) -> str | None:
         prefill = len(self.profile.generation_prompt) - len(self.profile.generation_header)
         header = prompt[: len(prompt) - prefill]
         if not text.startswith(header):
@@ -142,7 +155,20 @@ class Renderer:
         return (before + found).strip()
 
     def opening(self, role: str, kwargs: Json) -> str:
-        """What is printed between an earlier turn's closing and the content of a message of this role."""
+        """What is printed between an earlier turn's closing and the content of a message of this role.
+
+        It depends on no conversation, and is kept.
+        """
+        key = (role, repr(sorted(kwargs.items())))
+        found = self._openings.get(key)
+        if found is None:
+            found = self._opening(role, kwargs)
+            if len(self._openings) >= _MAX_OPENINGS:
+                self._openings.clear()
+            self._openings[key] = found
+        return found
+
+    def _opening(self, role: str, kwargs: Json) -> str:
         word = "Xq7dressage"
         appended = [Message(role, word, tool_call_id="call00001" if role == "tool" else "", name="f")]
         tail = self.tail(appended, None, kwargs)
