@@ -21,6 +21,7 @@ from dressage_proxy.engine.scripted import (
     replies,
     serve_scripted,
 )
+from dressage_proxy.engine.scripted_command import main
 from dressage_proxy.engine.wire import Call
 from dressage_proxy.errors import EngineError
 from dressage_proxy.generation import Generator, Prompt, Reply
@@ -401,3 +402,20 @@ def test_the_program_says_where_it_listens_and_stops_on_sigterm() -> None:
     assert ready["event"] == "ready"
     assert len(reply["output_ids"]) == 3
     assert reply["meta_info"]["weight_version"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--routed-experts", "3,4"], "LAYERS,TOPK,EXPERTS"),
+        (["--reply-text-file", "nowhere"], "needs --tokenizer"),
+        (["--reply-text-file", "nowhere", "--tokenizer", "nowhere"], "--reply-text-file"),
+        (["--port", "70000"], "--port 70000"),
+    ],
+)
+def test_the_program_names_the_flag_at_fault(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert named in capsys.readouterr().err
