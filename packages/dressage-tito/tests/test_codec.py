@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dressage_tito import ChatCodec, Encoded, Message, Refusal, ToolCall, concat_encoded
+from dressage_tito import ChatCodec, Encoded, Message, Refusal, ToolCall, concat_encoded, reply_text
 from dressage_tito.fuzz import TOOLS
 from dressage_tito.toy import TEMPLATE, write_toy_tokenizer
 
@@ -303,3 +303,22 @@ def test_an_id_that_ends_turns_by_the_profile_is_a_mismatch_though_it_is_not_spe
     refused = codec.extend(prefix, [Message("user", "v")], TOOLS)
     assert isinstance(refused, Refusal)
     assert refused.reason == "stop_mismatch"
+
+
+def test_a_reply_is_written_as_the_model_would_write_it_and_read_back(toy: ChatCodec) -> None:
+    reply = Message("assistant", "I look.", "hm", (CALL,))
+    written = reply_text(toy, [Message("user", "u")], reply, TOOLS)
+    assert not isinstance(written, Refusal)
+    text, close = written
+    assert close == "<|im_end|>"
+    assert text.endswith(close)
+    ids = toy.encode_sample(text)
+    parsed = toy.parse(ids, reasoning_open=False, finish_reason="stop", tools=TOOLS)
+    assert (parsed.content, parsed.reasoning) == (reply.content, reply.reasoning)
+    assert [(call.name, call.arguments) for call in parsed.tool_calls] == [("shell", {"command": "ls"})]
+
+
+def test_a_reply_that_the_template_cannot_write_is_refused(codec_with: MakeCodec) -> None:
+    codec = codec_with(TEMPLATE.replace("{%- if tools %}", "{%- if tools %}{{ raise_exception('no') }}"))
+    refused = reply_text(codec, [Message("user", "u")], Message("assistant", "a"), TOOLS)
+    assert isinstance(refused, Refusal)

@@ -32,6 +32,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "concat_encoded",
         "message_from_json",
         "message_to_json",
+        "reply_text",
         "require_certified",
         "wire_arguments",
     }

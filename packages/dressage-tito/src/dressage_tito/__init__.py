@@ -1,6 +1,7 @@
 """Token in, token out: chat messages to ids and back, without ever re-tokenising what a model sampled."""
 
 from dressage_tito.buffer import TokenBuffer
+from dressage_tito.canonical import reply_text
 from dressage_tito.certificates import Certificate, require_certified
 from dressage_tito.codec import ChatCodec, ThinkingPolicy
 from dressage_tito.coerce import coerce_arguments
@@ -38,6 +39,7 @@ __all__ = [
     "concat_encoded",
     "message_from_json",
     "message_to_json",
+    "reply_text",
     "require_certified",
     "wire_arguments",
 ]

@@ -1,18 +1,39 @@
-"""What a model would write that answers exactly as the template renders its reply: for certification."""
+"""What a model would write that answers exactly as the template renders its reply."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from dressage_tito.appending import without_reasoning
 from dressage_tito.codec import ChatCodec
-from dressage_tito.messages import Message
+from dressage_tito.messages import Message, Refusal, Tool
 from dressage_tito.profile import Profile
 
 
 class NotAfterPromptError(Exception):
     """The template's reply does not begin where its generation prompt ends."""
+
+
+def reply_text(
+    codec: ChatCodec, before: Sequence[Message], reply: Message, tools: Sequence[Tool] | None = None
+) -> tuple[str, str] | Refusal:
+    """What a model writes that answers ``before`` as the template renders ``reply``, and the end of it that
+    closes the turn.
+
+    For examples and scripted engines: ``codec.parse`` reads the reply back, where the grammar can carry it.
+    """
+    prompt = codec.reference_text(before, tools)
+    whole = codec.reference_text([*before, reply], tools, generation=False)
+    if isinstance(prompt, Refusal):
+        return prompt
+    if isinstance(whole, Refusal):
+        return whole
+    try:
+        return canonical_reply(codec, prompt, whole, reply)
+    except NotAfterPromptError:
+        return Refusal("reply_not_after_prompt", "the template's reply does not follow its own prompt")
 
 
 def canonical_reply(codec: ChatCodec, prompt: str, whole: str, reply: Message) -> tuple[str, str]:
