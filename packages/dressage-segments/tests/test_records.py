@@ -7,9 +7,11 @@ from dressage_segments import (
     InvalidFieldError,
     LogRecord,
     Mark,
+    SegmentsError,
     SessionInfo,
     final_from_record,
     final_to_record,
+    finalize,
     info_from_record,
     mark_from_record,
     mark_to_record,
@@ -100,6 +102,49 @@ def test_a_turn_record_without_some_meta_or_array_is_refused(episode):
         fewer = {k: v for k, v in record.arrays.items() if k != name}
         with pytest.raises(BufferFormatError, match=name):
             turn_from_record(LogRecord("turn", record.meta, fewer))
+
+
+OTHERS = (None, True, -1, 3, 2.5, "x", [], ["x"], [3], [None], {}, {"x": 1}, [{}], [{"x": 1}])
+
+
+def others_of(meta):
+    """``meta`` with one value, or one of a call's, replaced by one of another kind."""
+    for name in meta:
+        for other in OTHERS:
+            yield {**meta, name: other}
+    for name in (meta.get("calls") or [{}])[0]:
+        for other in OTHERS:
+            yield {**meta, "calls": [{**meta["calls"][0], name: other}]}
+
+
+@pytest.mark.parametrize("kind", ["open", "turn", "mark", "final"])
+def test_meta_of_another_kind_is_refused_or_taken_as_it_is_but_never_breaks_the_reader(kind):
+    session = SyntheticSession()
+    session.turn([1], [2], experts=np.zeros((2, 1, 1), np.uint8))
+    record, read = {
+        "open": (session.log[0], info_from_record),
+        "turn": (turn_to_record(session.tree.turn(0), Mark.DELIVERED), tree_of),
+        "mark": (mark_to_record(0, Mark.DELIVERED), mark_from_record),
+        "final": (final_to_record(Final(1, FailureClass.COMPLETED, {})), ended_as),
+    }[kind]
+    refused = 0
+    for meta in others_of(record.meta):
+        try:
+            read(LogRecord(kind, meta, record.arrays))
+        except SegmentsError:
+            refused += 1
+    assert refused
+
+
+def ended_as(record):
+    session = SyntheticSession()
+    session.turn([1], [2])
+    return finalize(session.tree, final_from_record(record))
+
+
+def tree_of(turn):
+    tree = tree_from_records([SyntheticSession().log[0], turn])
+    return finalize(tree, Final(1, FailureClass.COMPLETED, {}))
 
 
 def test_meta_that_json_cannot_hold_is_refused_by_name():

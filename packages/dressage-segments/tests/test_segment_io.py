@@ -202,9 +202,3 @@ def test_a_trajectory_whose_account_does_not_add_up_is_refused(episode, finished
     trajectory, _ = finished(episode)
     with pytest.raises(InvalidFieldError):
         dataclasses.replace(trajectory, **change).validate()
-
-
-def test_a_trajectory_buffer_with_stray_tensors_is_refused(episode, finished):
-    tensors, meta = unpack(trajectory_to_bytes(finished(episode)[0]))
-    with pytest.raises(BufferFormatError, match=r"9\.call"):
-        trajectory_from_bytes(pack({**tensors, "9.call": tensors["0.call"]}, meta))

@@ -1,12 +1,14 @@
+import fcntl
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from dressage_segments import record_to_bytes
+from dressage_segments import audit, record_to_bytes
 from dressage_store import (
     CorruptStoreError,
     FilesStore,
@@ -32,15 +34,17 @@ def test_the_layout_is_the_documented_one(tmp_path, fill):
         fill(store, "one")
         names = {str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()}
     assert {"FORMAT", "lock", "index.sqlite", "log/one.log", "trajectories/one.1.safetensors"} <= names
-    assert (tmp_path / "s" / "FORMAT").read_text() == "dressage.store/1\n"
+    assert (tmp_path / "s" / "FORMAT").read_text() == "dressage.store/2\n"
 
 
 def test_a_store_of_another_version_is_refused_and_says_what_to_do(tmp_path):
     FilesStore(tmp_path / "s").close()
-    (tmp_path / "s" / "FORMAT").write_text("dressage.store/2\n")
-    for read_only in (False, True):
-        with pytest.raises(StoreVersionError, match=r"dressage\.store/2.*use the dressage-store version"):
-            FilesStore(tmp_path / "s", read_only=read_only)
+    for found in ("dressage.store/3", "dressage.store/", "dressage.store/1.5", "", "x" * 1000):
+        (tmp_path / "s" / "FORMAT").write_text(f"{found}\n")
+        for read_only in (False, True):
+            with pytest.raises(StoreVersionError, match=rf"'{found[:64]}'.*use the dressage-store version"):
+                FilesStore(tmp_path / "s", read_only=read_only)
+        assert (tmp_path / "s" / "FORMAT").read_text() == f"{found}\n"
 
 
 def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_path):
@@ -84,6 +88,62 @@ def test_a_read_only_disk_is_a_clear_error(tmp_path, monkeypatch, session):
             store.append("one", log[1])
         monkeypatch.undo()
         assert kinds(store, "one") == ["open"]
+
+
+OLD = Path(__file__).parent / "store-1"
+"""Written by the first version, with retain=True: sessions pending, published with experts, acked, open."""
+
+
+@pytest.fixture
+def old_store(tmp_path):
+    return Path(shutil.copytree(OLD, tmp_path / "old"))
+
+
+def contents(root):
+    """All files but those that SQLite's readers share with each other."""
+    files = [path for path in root.rglob("*") if path.is_file() and "sqlite-" not in path.name]
+    return {path: path.read_bytes() for path in files}
+
+
+def check_old(store):
+    assert store.pending() == ["pending", "experts"]
+    for name in ("pending", "experts", "acked"):
+        report = audit(store.records(name), store.inspect(name))
+        assert report.ok
+        assert report.trained_tokens > 0
+    (segment,) = store.inspect("experts").segments
+    assert segment.token_ids.tolist() == [70_000, 2, 3, 300, 5, 4, 6, 7]
+    assert segment.experts.shape == (7, 2, 3)
+    assert kinds(store, "open") == ["open", "turn", "mark"]
+
+
+def test_a_store_of_the_first_version_is_read_without_a_change(old_store):
+    before = contents(old_store)
+    with FilesStore(old_store, read_only=True) as store:
+        check_old(store)
+    assert contents(old_store) == before
+
+
+def test_a_store_of_the_first_version_goes_on_and_is_then_of_the_second(old_store, fill, session):
+    with FilesStore(old_store, retain=True) as store:
+        check_old(store)
+        fill(store, "new")
+        store.append("open", session("open", 3)[0][3])
+        store.ack("pending", 1)
+    assert (old_store / "FORMAT").read_text() == "dressage.store/2\n"
+    with FilesStore(old_store, retain=True) as store:
+        assert store.pending() == ["experts", "new"]
+        assert store.inspect("pending").trained_tokens
+        assert len(list(store.records("open"))) == 4
+        assert audit(store.records("new"), store.read("new")).ok
+
+
+def test_the_format_changes_only_under_the_writers_lock(old_store):
+    with (old_store / "lock").open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(StoreLockedError):
+            FilesStore(old_store)
+        assert (old_store / "FORMAT").read_text() == "dressage.store/1\n"
 
 
 # -- one writer, any readers --------------------------------------------------------------------------------
@@ -231,13 +291,18 @@ def test_damage_in_the_middle_of_a_log_is_an_error_wherever_it_is_and_not_a_torn
     path.write_bytes(good)
 
 
-def test_a_damaged_trajectory_is_an_error_that_names_the_file(tmp_path, fill):
+def test_a_trajectory_that_is_damaged_or_cut_anywhere_is_an_error_that_names_the_file(tmp_path, fill):
     with FilesStore(tmp_path / "s") as store:
         fill(store, "one")
         path = tmp_path / "s/trajectories/one.1.safetensors"
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(CorruptStoreError, match=r"one\.1\.safetensors"):
-            store.read("one")
+        good = path.read_bytes()
+        for at in range(0, len(good), 7):
+            for damaged in (good[:at], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]):
+                path.write_bytes(damaged)
+                with pytest.raises(CorruptStoreError, match=r"one\.1\.safetensors"):
+                    store.read("one")
+        path.write_bytes(good)
+        assert store.read("one")
 
 
 def test_a_trajectory_that_was_renamed_into_place_but_not_indexed_is_published(tmp_path, fill, session):
@@ -344,7 +409,7 @@ except StoreFullError:
 def test_the_systems_own_file_limit_leaves_whole_records_only(tmp_path):
     assert resource.RLIMIT_FSIZE
     found = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "s"), "5000"],
+        [sys.executable, "-c", FULL, str(tmp_path / "s"), "4000"],
         check=True,
         capture_output=True,
         text=True,

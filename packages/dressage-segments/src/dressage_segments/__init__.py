@@ -23,6 +23,7 @@ from dressage_segments.findings import Finding, Promise
 from dressage_segments.frames import iter_frames, write_frames
 from dressage_segments.policy import LossPolicy, loss_policy
 from dressage_segments.protocols import LogRecord, SegmentSink, SegmentSource
+from dressage_segments.record_io import record_from_bytes, record_to_bytes
 from dressage_segments.records import (
     Final,
     final_from_record,
@@ -31,8 +32,6 @@ from dressage_segments.records import (
     mark_from_record,
     mark_to_record,
     open_to_record,
-    record_from_bytes,
-    record_to_bytes,
     turn_from_record,
     turn_to_record,
 )
@@ -40,13 +39,9 @@ from dressage_segments.replay import tree_from_records
 from dressage_segments.rollouts import Rollout, rollout_of
 from dressage_segments.safetensors_io import pack, unpack
 from dressage_segments.samples import Batch, Sample, expand
-from dressage_segments.segment_io import (
-    segment_from_bytes,
-    segment_to_bytes,
-    trajectory_from_bytes,
-    trajectory_to_bytes,
-)
+from dressage_segments.segment_io import segment_from_bytes, segment_to_bytes
 from dressage_segments.trajectory import COLUMNS, SCHEMA, Segment, Trajectory
+from dressage_segments.trajectory_io import trajectory_from_bytes, trajectory_to_bytes
 from dressage_segments.tree import Match, TrajectoryTree
 from dressage_segments.turn import ROOT, UNKNOWN_VERSION, EngineCall, SessionInfo, Turn
 from dressage_segments.versions import VersionRule, oldest_version, stale_rollouts

@@ -231,7 +231,9 @@ class _SegmentBuilder:
             logprobs = turn.logprobs[piece]
             self._ids[at:end] = turn.output_ids[piece]
             # An unusable number is kept in the log alone: here its mask is 0, and 0 cannot poison a product.
-            self._logprobs[at:end] = np.where(usable_logprobs(logprobs), logprobs, 0)
+            self._logprobs[at:end] = (
+                logprobs if cause is None else np.where(usable_logprobs(logprobs), logprobs, 0)
+            )
             self._mask[at:end] = trains and cause is None
             self._version[at:end] = turn.versions[piece]
             self._call[at:end] = len(self._calls)

@@ -1,4 +1,4 @@
-"""The turn log's records: what they hold, and their bytes.
+"""The turn log's records: what they hold.
 
 A session's log is ``open``, then ``turn`` and ``mark`` records in commit order, then ``final`` or
 ``deleted``. Whoever reads it can rebuild the tree (:func:`dressage_segments.replay.tree_from_records`) and
@@ -8,38 +8,41 @@ check every exported segment against it.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from dressage_segments.errors import BufferFormatError
 from dressage_segments.protocols import LogRecord
-from dressage_segments.safetensors_io import Buffer, pack, unpack
-from dressage_segments.segment_io import to_json
 from dressage_segments.turn import EngineCall, SessionInfo, Turn
 from dressage_segments.vocabulary import BranchKind, FailureClass, Mark
 
-RECORD_SCHEMA = "dressage.record/1"
-
 _CALL_FIELDS = tuple(field.name for field in dataclasses.fields(EngineCall))
 _TURN_ARRAYS = ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions")
-
-
-def record_to_bytes(record: LogRecord) -> bytes:
-    """One record as one safetensors buffer. Raises InvalidFieldError for meta that JSON cannot hold."""
-    meta = to_json(f"meta of a {record.kind!r} record", record.meta)
-    return pack(record.arrays, {"schema": RECORD_SCHEMA, "kind": record.kind, "meta": meta})
-
-
-def record_from_bytes(buffer: Buffer) -> LogRecord:
-    """The record of a buffer, its arrays views into it. Raises BufferFormatError."""
-    arrays, metadata = unpack(buffer)
-    if metadata.get("schema") != RECORD_SCHEMA:
-        raise BufferFormatError(f"schema is {metadata.get('schema')!r}, must be {RECORD_SCHEMA!r}")
-    try:
-        return LogRecord(metadata["kind"], json.loads(metadata["meta"]), arrays)
-    except (KeyError, ValueError) as error:
-        raise BufferFormatError(f"not a log record: {error}") from error
+_TURN_TYPES: Mapping[str, tuple[type, ...]] = {
+    "session_id": (str,),
+    "index": (int,),
+    "parent": (int,),
+    "kind": (str,),
+    "cut_reason": (str,),
+    "calls": (list,),
+    "finish_reason": (str,),
+    "tools_hash": (str,),
+    "input_keys": (list,),
+    "reply_key": (str,),
+    "sampling": (dict,),
+    "extra": (dict,),
+}
+_CALL_TYPES: Mapping[str, tuple[type, ...]] = {
+    "call_id": (str,),
+    "prompt_tokens": (int,),
+    "prompt_digest": (str,),
+    "output_tokens": (int,),
+    "finish_reason": (str,),
+    "engine": (str,),
+    "matched": (int, str, type(None)),
+    "untrainable": (str,),
+    "dropped_tokens": (int,),
+}
 
 
 def open_to_record(info: SessionInfo, extra: Mapping[str, Any] | None = None) -> LogRecord:
@@ -102,32 +105,52 @@ def turn_from_record(record: LogRecord) -> Turn:
     """The turn of a ``turn`` record. Raises BufferFormatError, or InvalidFieldError for broken columns."""
     _expect(record, "turn")
     meta = record.meta
+    _check_types("turn", meta, _TURN_TYPES)
     missing = [name for name in _TURN_ARRAYS if name not in record.arrays]
     if missing:
         raise BufferFormatError(f"turn record lacks {', '.join(missing)}")
-    arrays: dict[str, Any] = {name: record.arrays[name] for name in _TURN_ARRAYS}
+    columns: dict[str, Any] = {name: record.arrays[name] for name in _TURN_ARRAYS}
     if "experts" in record.arrays:
-        arrays |= {"experts": record.arrays["experts"], "experts_start": meta.get("experts_start")}
-        if not isinstance(arrays["experts_start"], int):
-            raise BufferFormatError("turn record has experts and no experts_start")
+        _check_types("turn", meta, {"experts_start": (int,)})
+        columns |= {"experts": record.arrays["experts"], "experts_start": meta["experts_start"]}
     try:
-        return Turn(
-            session_id=meta["session_id"],
-            index=meta["index"],
-            parent=meta["parent"],
-            kind=BranchKind(meta["kind"]),
-            cut_reason=meta["cut_reason"],
-            calls=tuple(EngineCall(**call) for call in meta["calls"]),
-            finish_reason=meta["finish_reason"],
-            tools_hash=meta["tools_hash"],
-            input_keys=tuple(meta["input_keys"]),
-            reply_key=meta["reply_key"],
-            sampling=meta["sampling"],
-            extra=meta["extra"],
-            **arrays,
-        )
-    except (KeyError, TypeError) as error:
-        raise BufferFormatError(f"turn record is incomplete: {error}") from error
+        kind = BranchKind(meta["kind"])
+    except ValueError as error:
+        raise BufferFormatError(f"turn record: {error}") from error
+    if not all(isinstance(key, str) for key in meta["input_keys"]):
+        raise BufferFormatError("turn record: input_keys must be strings")
+    plain: dict[str, Any] = {
+        name: meta[name] for name in _TURN_TYPES if name not in ("kind", "calls", "input_keys")
+    }
+    return Turn(
+        kind=kind,
+        calls=tuple(map(_call_from_json, meta["calls"])),
+        input_keys=tuple(meta["input_keys"]),
+        **plain,
+        **columns,
+    )
+
+
+def _call_from_json(call: object) -> EngineCall:
+    if not isinstance(call, dict):
+        raise BufferFormatError(f"turn record: a call is {call!r:.64}, must be an object")
+    _check_types(
+        "call of a turn", call, {name: _CALL_TYPES[name] for name in _CALL_TYPES.keys() & call.keys()}
+    )
+    try:
+        return EngineCall(**call)
+    except TypeError as error:
+        raise BufferFormatError(f"turn record: a call is incomplete: {error}") from error
+
+
+def _check_types(what: str, meta: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> None:
+    """Raise BufferFormatError for a field that is missing or of another type than JSON gives it."""
+    for name, allowed in types.items():
+        if name not in meta:
+            raise BufferFormatError(f"{what} record lacks {name}")
+        if type(meta[name]) not in allowed:
+            names = " or ".join(kind.__name__ for kind in allowed)
+            raise BufferFormatError(f"{what} record: {name} is {meta[name]!r:.64}, must be {names}")
 
 
 def mark_to_record(index: int, mark: Mark) -> LogRecord:
@@ -138,10 +161,11 @@ def mark_to_record(index: int, mark: Mark) -> LogRecord:
 def mark_from_record(record: LogRecord) -> tuple[int, Mark]:
     """Turn index and mark of a ``mark`` record. Raises BufferFormatError."""
     _expect(record, "mark")
+    _check_types("mark", record.meta, {"turn": (int,), "mark": (str,)})
     try:
-        return int(record.meta["turn"]), Mark(record.meta["mark"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise BufferFormatError(f"mark record is incomplete: {error}") from error
+        return record.meta["turn"], Mark(record.meta["mark"])
+    except ValueError as error:
+        raise BufferFormatError(f"mark record: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,15 +193,12 @@ def final_from_record(record: LogRecord) -> Final:
     """How a ``final`` record ended its session. Raises BufferFormatError."""
     _expect(record, "final")
     meta = record.meta
+    _check_types("final", meta, {"generation": (int,), "failure_class": (str,), "outcome": (dict,)})
     try:
-        return Final(
-            int(meta["generation"]),
-            FailureClass(meta["failure_class"]),
-            meta["outcome"],
-            bool(meta.get("train_helpers", False)),
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise BufferFormatError(f"final record is incomplete: {error}") from error
+        failure_class = FailureClass(meta["failure_class"])
+    except ValueError as error:
+        raise BufferFormatError(f"final record: {error}") from error
+    return Final(meta["generation"], failure_class, meta["outcome"], meta.get("train_helpers") is True)
 
 
 def _expect(record: LogRecord, kind: str) -> None:

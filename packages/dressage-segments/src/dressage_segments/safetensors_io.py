@@ -36,8 +36,24 @@ _NAMES = {
 }
 _DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
 _BY_DTYPE = {dtype: name for name, dtype in _DTYPES.items()}
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _ALIGNMENT = 8
 _LENGTH_BYTES = 8
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The format's name of a dtype. Raises InvalidFieldError for one that it does not name."""
+    name = _BY_DTYPE.get(dtype) or _BY_DTYPE.get(dtype.newbyteorder("<"))
+    if name is None:
+        raise InvalidFieldError("dtype", f"{dtype} has no safetensors name")
+    return name
+
+
+def named_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of a name. Raises BufferFormatError for a name that the format or numpy lacks."""
+    if name not in _DTYPES:
+        raise BufferFormatError(f"dtype {name!r} is not known; known: {', '.join(_DTYPES)}")
+    return _DTYPES[name]
 
 
 def pack(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -58,18 +74,26 @@ def pack(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None
         array = tensors[name]
         if name == "__metadata__":
             raise InvalidFieldError(name, "is the format's own key", "name the tensor otherwise")
-        wire = array.dtype.newbyteorder("<")
-        if wire not in _BY_DTYPE:
+        dtype = array.dtype if array.dtype in _BY_DTYPE else array.dtype.newbyteorder("<")
+        if dtype not in _BY_DTYPE:
             raise InvalidFieldError(name, f"dtype {array.dtype} has no safetensors name")
         end = at + array.nbytes
-        header[name] = {"dtype": _BY_DTYPE[wire], "shape": list(array.shape), "data_offsets": [at, end]}
+        header[name] = {"dtype": _BY_DTYPE[dtype], "shape": array.shape, "data_offsets": (at, end)}
         if array.nbytes:
-            flat = np.ascontiguousarray(array, dtype=wire).reshape(-1)
-            data.append(flat.view(np.uint8).data)
+            data.append(np.ascontiguousarray(array, dtype).data)
         at = end
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    text = _utf8(header)
     text += b" " * (-len(text) % _ALIGNMENT)
     return b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, *data))
+
+
+def _utf8(header: dict[str, object]) -> bytes:
+    try:
+        return _COMPACT.encode(header).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidFieldError(
+            "metadata", f"is no Unicode text: {error}", "leave lone surrogates out"
+        ) from error
 
 
 def unpack(buffer: Buffer) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Segments and trajectories as safetensors buffers (proxy-api, "A segment's safetensors buffer")."""
+"""Segments as safetensors buffers (proxy-api, "A segment's safetensors buffer")."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from dressage_segments.errors import BufferFormatError, InvalidFieldError
 from dressage_segments.safetensors_io import Buffer, pack, unpack
-from dressage_segments.trajectory import COLUMNS, SCHEMA, Segment, Trajectory
+from dressage_segments.trajectory import COLUMNS, SCHEMA, Segment
 from dressage_segments.vocabulary import BranchKind, FailureClass
-
-TRAJECTORY_SCHEMA = "dressage.trajectory/1"
 
 Tensors = Mapping[str, NDArray[Any]]
 E = TypeVar("E", bound=Enum)
@@ -31,13 +29,20 @@ _JSON_FIELDS: Mapping[str, type] = {
     "sampling": dict,
     "calls": list,
 }
+_FIELDS: Mapping[str, type] = {**dict.fromkeys(_TEXT_FIELDS, str), **_JSON_FIELDS}
 _OPTIONAL = ("experts", "experts_rows")
 
 
 def segment_to_bytes(segment: Segment) -> bytes:
     """One segment as one safetensors buffer. Text fields are stored as they are, all others as JSON text."""
-    metadata = {"schema": SCHEMA, **_segment_metadata(segment)}
-    return pack(_segment_tensors(segment), metadata)
+    metadata = {"schema": SCHEMA}
+    for name, value in segment_fields(segment).items():
+        metadata[name] = to_json(name, value) if name in _JSON_FIELDS else value
+    tensors: dict[str, NDArray[Any]] = {name: getattr(segment, name) for name in COLUMNS}
+    for name in _OPTIONAL:
+        if getattr(segment, name) is not None:
+            tensors[name] = getattr(segment, name)
+    return pack(tensors, metadata)
 
 
 def segment_from_bytes(buffer: Buffer) -> Segment:
@@ -47,74 +52,30 @@ def segment_from_bytes(buffer: Buffer) -> Segment:
     a column that breaks the contract.
     """
     tensors, metadata = unpack(buffer)
-    _check_schema(metadata, SCHEMA)
-    segment = _build_segment(tensors, metadata)
+    check_schema(metadata, SCHEMA)
+    segment = build_segment(tensors, read_fields(metadata))
     segment.validate()
     return segment
-
-
-def trajectory_to_bytes(trajectory: Trajectory) -> bytes:
-    """A trajectory as one safetensors buffer: tensor ``<segment index>.<column>``, fields in the metadata."""
-    tensors: dict[str, NDArray[Any]] = {}
-    for index, segment in enumerate(trajectory.segments):
-        for name, array in _segment_tensors(segment).items():
-            tensors[f"{index}.{name}"] = array
-    metadata = {
-        "schema": TRAJECTORY_SCHEMA,
-        "session_id": trajectory.session_id,
-        "instance_id": trajectory.instance_id,
-        "group_id": trajectory.group_id,
-        "rollout_id": trajectory.rollout_id,
-        "failure_class": trajectory.failure_class.value,
-        "generation": json.dumps(trajectory.generation),
-        "outcome": to_json("outcome", trajectory.outcome),
-        "sampled_tokens": json.dumps(trajectory.sampled_tokens),
-        "trained_tokens": json.dumps(trajectory.trained_tokens),
-        "lost_tokens": to_json("lost_tokens", dict(trajectory.lost_tokens)),
-        "segments": to_json("segments", [_segment_metadata(s) for s in trajectory.segments]),
-    }
-    return pack(tensors, metadata)
-
-
-def trajectory_from_bytes(buffer: Buffer) -> Trajectory:
-    """The trajectory of a buffer, its columns views into it; validated.
-
-    Raises BufferFormatError or InvalidFieldError as :func:`segment_from_bytes` does.
-    """
-    tensors, metadata = unpack(buffer)
-    _check_schema(metadata, TRAJECTORY_SCHEMA)
-    headers = _from_json(metadata, "segments", list)
-    grouped: list[dict[str, NDArray[Any]]] = [{} for _ in headers]
-    for full_name, array in tensors.items():
-        index, _, name = full_name.partition(".")
-        if not index.isdecimal() or int(index) >= len(headers):
-            raise BufferFormatError(f"tensor {full_name!r} belongs to none of {len(headers)} segments")
-        grouped[int(index)][name] = array
-    if not all(isinstance(h, dict) and all(isinstance(v, str) for v in h.values()) for h in headers):
-        raise BufferFormatError("segments: each must map strings to strings")
-    trajectory = Trajectory(
-        session_id=_text(metadata, "session_id"),
-        instance_id=_text(metadata, "instance_id"),
-        group_id=_text(metadata, "group_id"),
-        rollout_id=_text(metadata, "rollout_id"),
-        generation=_from_json(metadata, "generation", int),
-        segments=tuple(_build_segment(t, h) for t, h in zip(grouped, headers, strict=True)),
-        failure_class=_enum(FailureClass, metadata, "failure_class"),
-        outcome=_from_json(metadata, "outcome", dict),
-        sampled_tokens=_from_json(metadata, "sampled_tokens", int),
-        trained_tokens=_from_json(metadata, "trained_tokens", int),
-        lost_tokens=_from_json(metadata, "lost_tokens", dict),
-    )
-    trajectory.validate()
-    return trajectory
 
 
 def to_json(field: str, value: object) -> str:
     """Compact JSON text; raises InvalidFieldError naming ``field`` for what JSON cannot hold, as NaN."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping)
-    except (TypeError, ValueError) as error:
+        text = _JSON.encode(value)
+        if not text.isascii() and not _is_unicode(text):
+            text = _ASCII_JSON.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidFieldError(field, f"is not JSON: {error}") from error
+    return text
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogate: JSON can spell one (an agent may send it), UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _mapping(value: object) -> object:
@@ -123,41 +84,49 @@ def _mapping(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _segment_tensors(segment: Segment) -> dict[str, NDArray[Any]]:
-    tensors: dict[str, NDArray[Any]] = {name: getattr(segment, name) for name in COLUMNS}
-    for name in _OPTIONAL:
-        if getattr(segment, name) is not None:
-            tensors[name] = getattr(segment, name)
-    return tensors
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping)
+_ASCII_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_mapping)
 
 
-def _segment_metadata(segment: Segment) -> dict[str, str]:
-    metadata = {name: str(getattr(segment, name)) for name in _TEXT_FIELDS}
+def segment_fields(segment: Segment) -> dict[str, Any]:
+    """What is no column, in types that JSON has."""
+    fields: dict[str, Any] = {name: str(getattr(segment, name)) for name in _TEXT_FIELDS}
     for name, kind in _JSON_FIELDS.items():
-        metadata[name] = to_json(name, kind(getattr(segment, name)))
-    return metadata
+        fields[name] = kind(getattr(segment, name))
+    return fields
 
 
-def _build_segment(tensors: Tensors, metadata: Mapping[str, str]) -> Segment:
+def read_fields(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What :func:`segment_fields` gave, from a wire header's strings. Raises BufferFormatError."""
+    fields: dict[str, Any] = {name: text_field(metadata, name) for name in _TEXT_FIELDS}
+    for name, kind in _JSON_FIELDS.items():
+        fields[name] = json_field(metadata, name, kind)
+    return fields
+
+
+def build_segment(tensors: Tensors, fields: Mapping[str, Any]) -> Segment:
+    """The segment of these columns and fields, not validated. Raises BufferFormatError for what misses, for
+    tensors that no segment has, and for fields of another type."""
     missing = [name for name in COLUMNS if name not in tensors]
     unknown = [name for name in tensors if name not in COLUMNS and name not in _OPTIONAL]
     if missing or unknown:
         raise BufferFormatError(f"not a segment: tensors missing {missing}, unknown {unknown}")
-    values: dict[str, Any] = {name: _text(metadata, name) for name in _TEXT_FIELDS}
-    values["kind"] = _enum(BranchKind, metadata, "kind")
-    values["failure_class"] = _enum(FailureClass, metadata, "failure_class")
-    for name, kind in _JSON_FIELDS.items():
-        values[name] = _from_json(metadata, name, kind)
+    values: dict[str, Any] = {}
+    for name, kind in _FIELDS.items():
+        if type(fields.get(name)) is not kind:
+            raise BufferFormatError(f"{name} is {fields.get(name)!r:.64}, must be {kind.__name__}")
+        values[name] = fields[name]
+    values["kind"] = enum_field(BranchKind, values, "kind")
+    values["failure_class"] = enum_field(FailureClass, values, "failure_class")
     if not all(isinstance(call, str) for call in values["calls"]):
         raise BufferFormatError("calls: must be a list of strings")
     values["calls"] = tuple(values["calls"])
-    columns: dict[str, Any] = {name: tensors[name] for name in COLUMNS}
-    columns.update((name, tensors[name]) for name in _OPTIONAL if name in tensors)
     build: Callable[..., Segment] = Segment
-    return build(**values, **columns)
+    return build(**values, **tensors)
 
 
-def _check_schema(metadata: Mapping[str, str], schema: str) -> None:
+def check_schema(metadata: Mapping[str, str], schema: str) -> None:
+    """Raise BufferFormatError unless the metadata names this schema."""
     found = metadata.get("schema")
     if found != schema:
         raise BufferFormatError(
@@ -165,24 +134,27 @@ def _check_schema(metadata: Mapping[str, str], schema: str) -> None:
         )
 
 
-def _text(metadata: Mapping[str, str], name: str) -> str:
+def text_field(metadata: Mapping[str, str], name: str) -> str:
+    """The text of one metadata field. Raises BufferFormatError where it is missing."""
     if name not in metadata:
         raise BufferFormatError(f"metadata lacks {name}")
     return metadata[name]
 
 
-def _from_json(metadata: Mapping[str, str], name: str, kind: type) -> Any:
+def json_field(metadata: Mapping[str, str], name: str, kind: type) -> Any:
+    """The value of one metadata field in JSON, of exactly this type. Raises BufferFormatError."""
     try:
-        value = json.loads(_text(metadata, name))
-    except ValueError as error:
+        value = json.loads(text_field(metadata, name))
+    except (ValueError, RecursionError) as error:
         raise BufferFormatError(f"{name} is not JSON: {error}") from error
     if type(value) is not kind:
         raise BufferFormatError(f"{name} is {type(value).__name__}, must be {kind.__name__}")
     return value
 
 
-def _enum(kind: type[E], metadata: Mapping[str, str], name: str) -> E:
+def enum_field(kind: type[E], metadata: Mapping[str, Any], name: str) -> E:
+    """The member of an enum that one metadata field names. Raises BufferFormatError."""
     try:
-        return kind(_text(metadata, name))
+        return kind(text_field(metadata, name))
     except ValueError as error:
         raise BufferFormatError(f"{name} is {metadata[name]!r}, not a {kind.__name__}") from error

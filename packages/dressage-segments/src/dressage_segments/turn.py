@@ -161,10 +161,10 @@ class Turn:
             at += call.output_tokens
             if call.untrainable:
                 causes.append(LossCause(call.untrainable))
+            elif usable_logprobs(logprobs).all():
+                causes.append(None)
             elif np.isnan(logprobs).any():
                 causes.append(LossCause.MISSING_LOGPROBS)
-            elif not usable_logprobs(logprobs).all():
-                causes.append(LossCause.MISALIGNED)
             else:
-                causes.append(None)
+                causes.append(LossCause.MISALIGNED)
         return tuple(causes)

@@ -80,6 +80,8 @@ class FilesStore:
         self._logs = LogWriter(max_open=max_open_files, fsync=fsync)
         self._log_bytes = self._trajectory_bytes = 0
         try:
+            if not read_only:
+                self._layout.adopt_format()
             self._index = Index(self._layout.index, read_only=read_only, fsync=fsync)
         except BaseException:
             self._release()
@@ -139,7 +141,6 @@ class FilesStore:
             before = self._index.get(session_id)
             if not check_put(session_id, generation, before):
                 return
-            trajectory.validate()
             data = trajectory_to_bytes(trajectory)
             self._check_quota(len(data))
             publish(self._layout.trajectory(session_id, generation), data, fsync=self._fsync)

@@ -13,7 +13,10 @@ from dressage_store.errors import (
     os_errors,
 )
 
-FORMAT = "dressage.store/1"
+FORMAT = "dressage.store/2"
+READ_FORMATS = (FORMAT, "dressage.store/1")
+"""The first, with all columns as they are, is still read. Whoever opens such a store for writing marks it as
+of the second, since what is written from then on is."""
 TEMPORARY = ".tmp"
 _LOG = ".log"
 _TRAJECTORY = ".safetensors"
@@ -73,15 +76,21 @@ class Layout:
                         f"{self.root}: holds {others[0]!r} but no FORMAT, so it is not a store: "
                         "give an empty or a new folder"
                     )
-                temporary = self.format.with_name("FORMAT.tmp")
-                temporary.write_text(FORMAT + "\n")
-                temporary.replace(self.format)
+                self._write_format()
             self.check_format()
             for folder in (self.logs, self.retained, self.trajectories):
                 folder.mkdir(exist_ok=True)
 
-    def check_format(self) -> None:
-        """Raise StoreVersionError unless the store is of this format; StorePathError if it is no store."""
+    def adopt_format(self) -> None:
+        """Mark a store of an earlier format as of this one; only the one writer may. Raises StoreFullError,
+        StoreReadOnlyError."""
+        if self.check_format() != FORMAT:
+            with os_errors(self.root):
+                self._write_format()
+
+    def check_format(self) -> str:
+        """The store's format. Raises StoreVersionError for one that is not read here, StorePathError if it is
+        no store."""
         with os_errors(self.root):
             if not self.root.is_dir():
                 raise StorePathError(f"{self.root}: is not a folder: give the folder of a store")
@@ -90,11 +99,17 @@ class Layout:
                     f"{self.root}: has no FORMAT, so it is not a store: give a store's folder"
                 )
             found = self.format.read_text(errors="replace").strip()
-        if found != FORMAT:
+        if found not in READ_FORMATS:
             raise StoreVersionError(
-                f"{self.root}: is of format {found[:64]!r}, this version reads and writes {FORMAT!r}: "
+                f"{self.root}: is of format {found[:64]!r}, this version reads {' and '.join(READ_FORMATS)}: "
                 "use the dressage-store version that wrote it, or give a new folder"
             )
+        return found
+
+    def _write_format(self) -> None:
+        temporary = self.format.with_name("FORMAT.tmp")
+        temporary.write_text(FORMAT + "\n")
+        temporary.replace(self.format)
 
 
 class WriterLock:

@@ -68,7 +68,6 @@ class MemoryStore:
         check_session_id(session_id)
         if not check_put(session_id, trajectory.generation, self._entries.get(session_id)):
             return
-        trajectory.validate()
         payload = trajectory_to_bytes(trajectory)
         self._check_quota(len(payload))
         self._trajectories[session_id] = payload
