@@ -19,8 +19,11 @@ from dressage_segments import (
     audit,
     final_to_record,
     finalize,
+    record_to_bytes,
     segment_from_bytes,
     segment_to_bytes,
+    trajectory_from_bytes,
+    trajectory_to_bytes,
 )
 from dressage_segments.synthetic import SyntheticSession
 
@@ -93,6 +96,20 @@ def packing(trajectory: Trajectory) -> dict[str, float]:
     }
 
 
+def at_rest(session: SyntheticSession, trajectory: Trajectory) -> dict[str, float]:
+    """What a store keeps, and what writing and reading it cost: bytes over the tokens of all segments."""
+    kept = trajectory_to_bytes(trajectory)
+    log = sum(len(record_to_bytes(record)) for record in session.log)
+    tokens = sum(map(len, trajectory.segments))
+    return {
+        "rest_trajectory_bytes_per_token": round(len(kept) / tokens, 2),
+        "rest_log_bytes_per_token": round(log / tokens, 2),
+        "rest_bytes_per_token": round((len(kept) + log) / tokens, 2),
+        "rest_pack_ms": round(1e3 * seconds(lambda: trajectory_to_bytes(trajectory)), 2),
+        "rest_read_ms": round(1e3 * seconds(lambda: trajectory_from_bytes(kept)), 2),
+    }
+
+
 def main() -> dict[str, object]:
     session, _ = grow(TURNS, retries=True)
     trajectory = finalize(session.tree, FINAL)
@@ -111,6 +128,7 @@ def main() -> dict[str, object]:
         "tree_mib_64k": round(held / 2**20, 3),
         "tree_bytes_per_token": round(held / tokens, 2),
         **packing(trajectory),
+        **at_rest(session, trajectory),
     }
     report("segments", results)
     return results

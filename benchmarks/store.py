@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from dressage_segments import (
     ROOT,
     FailureClass,
@@ -25,15 +26,18 @@ from benchmarks._report import report
 
 TURNS = 128
 NEW = SAMPLED = 256
+VOCABULARY = 150_000
 ROUNDS = 2000
 FINAL = Final(1, FailureClass.COMPLETED, {"reward": 1.0})
 
 
 def grown(name: str) -> tuple[list[LogRecord], Trajectory]:
     """A 64K-token session's log and trajectory."""
-    session, parent = SyntheticSession(name), ROOT
+    session, parent, draw = SyntheticSession(name), ROOT, np.random.default_rng(0)
     for number in range(TURNS):
-        parent = session.turn(range(NEW), range(SAMPLED), parent=parent, keys=[f"{number:032x}"])
+        delta, output = (draw.integers(0, VOCABULARY, count, np.int32) for count in (NEW, SAMPLED))
+        logprobs = -draw.exponential(0.5, SAMPLED).astype(np.float32)
+        parent = session.turn(delta, output, parent=parent, keys=[f"{number:032x}"], logprobs=logprobs)
     return session.log, finalize(session.tree, FINAL)
 
 
@@ -71,8 +75,9 @@ def timed_ms(run: object, repeat: int = 9) -> float:
 
 def publishing(root: Path) -> dict[str, float]:
     """Publish, read and acknowledge a 64K-token trajectory, and recover its log, against bare file work."""
-    _, example = grown("example")
+    log, example = grown("example")
     wire = trajectory_to_bytes(example)
+    stored = len(wire) + sum(len(record_to_bytes(record)) for record in log)
     names = [f"p{number}" for number in range(9)]
     sessions = {name: grown(name) for name in names}
     store = FilesStore(root)
@@ -97,6 +102,7 @@ def publishing(root: Path) -> dict[str, float]:
     acked = timed_ms(lambda: store.ack(next(todo), 1))
     store.close()
     return {
+        "log_and_trajectory_bytes_per_token": round(stored / (TURNS * (NEW + SAMPLED)), 2),
         "put_64k_ms": round(put, 2),
         "put_over_bare_write": round(put / bare, 2),
         "read_64k_ms": round(read, 2),

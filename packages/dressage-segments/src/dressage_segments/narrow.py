@@ -61,12 +61,12 @@ def to_runs(array: NDArray[Any]) -> NDArray[np.int32] | None:
     where the first two already differ (such a column seldom has runs)."""
     if array.ndim != 1 or not 2 <= array.size <= MAX_RUN_ENTRIES or array[0] != array[1]:
         return None
-    changes = np.flatnonzero(array[1:] != array[:-1])
+    changes = (array[1:] != array[:-1]).nonzero()[0]
     if (changes.size + 1) * _RUN_BYTES >= array.nbytes:
         return None
-    ends = np.append(changes, array.size - 1) if changes.size else [array.size - 1]
+    ends = np.append(changes, array.size - 1)
     values = array[ends]
-    if array.itemsize >= _INT32_BYTES and not (values.astype(np.int32) == values).all():
+    if array.itemsize >= _INT32_BYTES and (values.astype(np.int32) != values).any():
         return None
     runs = np.empty((len(ends), 2), np.int32)
     runs[:, 0] = values
