@@ -10,7 +10,7 @@ from dressage_proxy.replay import __main__ as command
 from dressage_proxy.replay.synthetic import synthetic_rows
 from dressage_proxy.replay.table import table
 from dressage_proxy.replay.traffic import TrafficError, read_traffic, runs_from_rows
-from dressage_tito.toy import write_toy_tokenizer
+from dressage_tito.toy import TEMPLATE, write_toy_tokenizer
 
 pytestmark = pytest.mark.heavy
 
@@ -111,10 +111,42 @@ def test_the_command_prints_a_row_a_run_and_exits_0(capsys):
     assert command.main(["--run", "no such run"]) == 1
 
 
-def test_a_tokenizer_of_another_grammar_is_refused_by_name(tmp_path, capsys):
+HERMES = """\
+            {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+"""
+TAGGED = """\
+            {{- '<tool_call>\\n<function=' + call.function.name + '>\\n' }}
+            {%- for name, value in call.function.arguments.items() %}
+                {{- '<parameter=' + name + '>\\n' }}
+                {{- (value if value is string else value | tojson) + '\\n</parameter>\\n' }}
+            {%- endfor %}
+            {{- '</function>\\n</tool_call>' }}
+"""
+
+
+async def test_calls_are_sampled_in_the_grammar_of_the_tokenizer_that_is_given(tmp_path):
+    assert HERMES in TEMPLATE
+    folder = write_toy_tokenizer(tmp_path / "tagged", template=TEMPLATE.replace(HERMES, TAGGED))
+    names = ("bad_calls", "codex_patches", "claude_is_cut", "codex_is_cut")
+    findings = await command.replay(some(*names), tmp_path, folder)
+    assert len(findings) > 3
+    assert [finding.problems for finding in findings if finding.problems] == [], table(findings)
+
+
+async def test_an_answer_that_the_template_does_not_write_is_named(tmp_path):
+    each = "{%- for call in message.tool_calls or [] %}"
+    picky = "{%- if call.function.name == 'apply_patch' %}{{ raise_exception('no patches') }}{%- endif %}"
+    assert each in TEMPLATE
+    folder = write_toy_tokenizer(tmp_path / "picky", template=TEMPLATE.replace(each, each + picky))
+    (finding,) = await command.replay(some("codex_patches"), tmp_path, folder)
+    assert any("cannot be written" in problem for problem in finding.problems)
+
+
+def test_a_tokenizer_that_takes_no_tools_is_refused_by_name(tmp_path, capsys):
     said = "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
     bare = "{%- for message in messages %}" + said + "{%- endfor %}"
     prompt = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
     folder = write_toy_tokenizer(tmp_path / "bare", template=bare + prompt)
     assert command.main(["--run", "codex_patches", "--tokenizer", str(folder)]) == 2
-    assert "Hermes" in capsys.readouterr().err
+    assert "takes no tools" in capsys.readouterr().err

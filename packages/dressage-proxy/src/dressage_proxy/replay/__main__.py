@@ -40,11 +40,8 @@ async def replay_rig(folder: Path, tokenizer: Path | None) -> AsyncIterator[Rig]
     """A proxy over a scripted engine, on real sockets; its store and toy tokenizer lie in ``folder``."""
     tokenizer = tokenizer or write_toy_tokenizer(folder / "tokenizer")
     codec = ChatCodec.from_folder(tokenizer)
-    if codec.profile.tool_grammar != "hermes":
-        raise TrafficError(
-            f"{tokenizer} writes tool calls in the grammar {codec.profile.tool_grammar!r}: "
-            "give a tokenizer with Hermes tool calls, as Qwen3 has them"
-        )
+    if not codec.supports_tools:
+        raise TrafficError(f"{tokenizer}: its chat template takes no tools, and agents offer some")
     engine = ScriptedEngine()
     key = secrets.token_hex(16)
     async with AsyncExitStack() as stack:
@@ -77,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="dressage_proxy.replay", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="a folder of *.jsonl or *.jsonl.gz")
-    parser.add_argument("--tokenizer", type=Path, help="a tokenizer folder with Hermes tool calls")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer folder whose template takes tools")
     parser.add_argument("--run", action="append", help="replay this run alone; may be given again")
     options = parser.parse_args(arguments)
     try:

@@ -1,26 +1,33 @@
 """What the scripted engine samples for a recorded call: tokens that parse to the recorded answer.
 
-The text is the answer in the model's grammar; its segmentation is not the tokenizer's own, so that a turn
-that is tokenised again would show.
+The text is the answer as the model's own template writes it; its segmentation is not the tokenizer's own, so
+that a turn that is tokenised again would show.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dressage_tito import ChatCodec
+from dressage_tito import ChatCodec, Message, Refusal, Tool, ToolCall, message_from_json, reply_text
 
 from dressage_proxy.dialects.base import ModelRequest
+from dressage_proxy.errors import ProxyError
 from dressage_proxy.replay.traffic import Call
 
 _PIECE = 3
 _PLAIN_ANSWER = "That is done."
+_MORE = " And there was more."
 _REWRITTEN = {"invalid": "tool"}
 """Names that agents give to a call which they could not make -> the argument that has the call's own name."""
+_BEFORE = (Message("user", "Go on."),)
+
+
+class UnwritableError(ProxyError):
+    """The model's grammar cannot say what was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +38,35 @@ class Script:
     kept: int | None = None
 
 
-def script(codec: ChatCodec, call: Call, prompt_tail: str) -> Script:
-    """The reply to one call; ``prompt_tail`` is the end of its prompt's text."""
+def script(codec: ChatCodec, call: Call) -> Script:
+    """The reply to one call. Raises UnwritableError."""
     assert call.request is not None
-    close = codec.decode([codec.stop_token_ids[0]])
-    text = _text(call.echo, opened=prompt_tail.rstrip().endswith("<think>"))
-    ids = _ids(codec, text)
-    if call.echo is not None and call.row.answer.startswith("!cut"):
-        return Script((*ids, *_ids(codec, _more(call.request) + close)), len(ids))
-    return Script((*ids, *_ids(codec, close)))
+    tools = call.request.tools or None
+    said = _said(call.echo)
+    text, close = _written(codec, said, tools)
+    if call.echo is None or not call.row.answer.startswith("!cut"):
+        return Script(tuple(_ids(codec, text)))
+    kept = text.removesuffix(close).rstrip()
+    ids = _ids(codec, kept)
+    return Script((*ids, *_ids(codec, _more(codec, said, call.request, kept))), len(ids))
 
 
-def _text(echo: Mapping[str, Any] | None, *, opened: bool) -> str:
+def _written(codec: ChatCodec, message: Message, tools: Sequence[Tool] | None) -> tuple[str, str]:
+    written = reply_text(codec, _BEFORE, message, tools)
+    if isinstance(written, Refusal):
+        raise UnwritableError(f"{written.reason}: {written.detail}")
+    return written
+
+
+def _said(echo: Mapping[str, Any] | None) -> Message:
     if echo is None:
-        return ("\n</think>\n\n" if opened else "") + _PLAIN_ANSWER
-    reasoning, content = echo.get("reasoning_content") or "", echo.get("content") or ""
-    text = "" if opened else "<think>\n"
-    text = text + reasoning + "\n</think>\n\n" if reasoning or opened else ""
-    text += content
-    for call in echo.get("tool_calls") or []:
-        text += ("\n" if text else "") + _call(call["function"])
-    return text
+        return Message("assistant", _PLAIN_ANSWER)
+    calls = [{**call, "function": _function(call["function"])} for call in echo.get("tool_calls") or []]
+    return message_from_json({**echo, "tool_calls": calls})
 
 
-def _call(function: Mapping[str, Any]) -> str:
-    """A call in the Hermes grammar, as the model wrote it before a client repaired or renamed it."""
+def _function(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call as the model wrote it before a client repaired or renamed it."""
     name, arguments = function["name"], function["arguments"]
     try:
         parsed = json.loads(arguments)
@@ -65,15 +76,19 @@ def _call(function: Mapping[str, Any]) -> str:
         parsed, arguments = {}, json.dumps({"raw": str(arguments)})
     if name in _REWRITTEN and isinstance(parsed.get(_REWRITTEN[name]), str):
         name, arguments = parsed[_REWRITTEN[name]], '{"x": 1}'
-    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+    return {"name": name, "arguments": arguments}
 
 
-def _more(request: ModelRequest) -> str:
-    """What a reply said after the client's stream was cut."""
-    if not request.tools:
-        return " And there was more."
-    name = request.tools[0]["function"]["name"]
-    return f'\n<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {{}}}}\n</tool_call>'
+def _more(codec: ChatCodec, said: Message, request: ModelRequest, kept: str) -> str:
+    """What a reply said after the client's stream was cut: one call more, where the grammar takes it."""
+    if request.tools:
+        call = ToolCall("", request.tools[0]["function"]["name"], {}, "{}")
+        whole = reply_text(codec, _BEFORE, replace(said, tool_calls=(*said.tool_calls, call)), request.tools)
+        if not isinstance(whole, Refusal) and whole[0].startswith(kept):
+            return whole[0].removeprefix(kept)
+    close = reply_text(codec, _BEFORE, Message("assistant", _PLAIN_ANSWER), request.tools or None)
+    assert not isinstance(close, Refusal)
+    return _MORE + close[1]
 
 
 def _ids(codec: ChatCodec, text: str) -> list[int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -17,11 +16,9 @@ from numpy.typing import NDArray
 from dressage_proxy.app import Proxy
 from dressage_proxy.client import ProxyClient
 from dressage_proxy.engine.scripted import Output, ScriptedEngine
-from dressage_proxy.replay.answers import Script, script
+from dressage_proxy.replay.answers import Script, UnwritableError, script
 from dressage_proxy.replay.traffic import Call, Row, Run
 from dressage_proxy.replay.wire import Told, read_reply, renamed
-
-_TAIL = 32
 
 
 @dataclass(slots=True)
@@ -76,7 +73,8 @@ class _Driver:
         """Send one recorded call."""
         engine = self.rig.engine
         before = len(engine.requests)
-        engine.policy = lambda ids, *_: self._sampled(call, ids)
+        self.made = self._script(call) if call.request is not None else None
+        engine.policy = lambda *_: self._sampled()
         left = call.row.answer.startswith("!") and call.echo is None
         status = await (self._leave(call.row, before) if left else self._ask(call))
         step = Step(call, status, left=left)
@@ -88,8 +86,15 @@ class _Driver:
             step.kept = self.made.kept if self.made else None
         return step
 
-    def _sampled(self, call: Call, ids: Sequence[int]) -> Output:
-        self.made = script(self.rig.codec, call, self.rig.codec.decode(list(ids[-_TAIL:])))
+    def _script(self, call: Call) -> Script:
+        try:
+            return script(self.rig.codec, call)
+        except UnwritableError as error:
+            self.errors.append(f"request {call.row.path}: its answer cannot be written: {error}")
+            return script(self.rig.codec, replace(call, echo=None))
+
+    def _sampled(self) -> Output:
+        assert self.made is not None
         return Output(self.made.ids, matched=self.made.ids[-1])
 
     async def _ask(self, call: Call) -> int:
