@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from dressage_segments import (
     FailureClass,
+    GroupError,
     InvalidFieldError,
     MissingGroupError,
     MissingRewardError,
@@ -70,6 +71,67 @@ def test_equal_rewards_give_exactly_zero_whatever_the_rounding():
     assert grpo(rows(a=[0.1] * 3, b=[1 / 3] * 7)).tolist() == [0.0] * 10
     assert reinforce_pp(rows(a=[0.1] * 3)).tolist() == [0.0] * 3
     assert reinforce_pp_baseline(rows(a=[0.1] * 3)).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("estimator", ALL)
+@pytest.mark.parametrize("scale", [1.0, 1e-9, 1e9])
+def test_rewards_that_differ_by_a_graders_rounding_alone_are_equal(estimator, scale):
+    thirds = [scale * reward for reward in (0.1 + 0.2, 0.3, 0.7 - 0.4, 1 - 0.7)]
+    assert len(set(thirds)) > 1
+    assert not estimator(rows(a=thirds)).any()
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_rewards_that_differ_little_still_differ(estimator):
+    values = estimator(rows(a=[1.0, 1.0 + 1e-12]))
+    assert values[0] < 0 < values[1]
+
+
+@pytest.mark.parametrize("estimator", ALL)
+@pytest.mark.parametrize("reward", [1.7e308, -1e101])
+def test_a_reward_whose_square_is_infinite_is_an_error_that_says_to_scale(estimator, reward):
+    with pytest.raises(GroupError, match="scale the rewards"):
+        estimator([*rows(a=[0, 1, 2]), Rollout("big", "a", reward)])
+
+
+@pytest.mark.parametrize("estimator", ALL)
+@given(
+    st.lists(
+        st.floats(-1e100, 1e100) | st.sampled_from([0.0, -0.0, 5e-324, 1e-300, 1e100]), min_size=1, max_size=6
+    )
+)
+def test_finite_rewards_give_finite_advantages(estimator, rewards):
+    assert np.isfinite(estimator(rows(a=rewards, b=[0, 1]))).all()
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_what_a_failed_rollout_was_graded_never_matters_not_even_nan_in_several_rows(estimator):
+    good = rows(a=[1, 0])
+    for reward in (None, float("nan"), float("inf"), 1e300, 7.0):
+        dead = Rollout("dead", "a", reward, FailureClass.INFRASTRUCTURE)
+        again = Rollout(
+            "dead", "a", None if reward is None else float(str(reward)), FailureClass.INFRASTRUCTURE
+        )
+        values = estimator([dead, *good, again])
+        assert values[[0, 3]].tolist() == [0, 0]
+        assert values[1:3].tolist() == estimator(good).tolist()
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_a_batch_of_nothing_but_failed_rollouts_has_no_advantage(estimator):
+    dead = [
+        Rollout(f"r{number}", "g", None, failure)
+        for number, failure in enumerate(FailureClass)
+        if not Rollout("r", "g", None, failure).counts
+    ]
+    assert len(dead) > 3
+    assert not estimator(dead).any()
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_a_group_of_which_one_rollout_is_left_has_no_baseline_and_no_advantage(estimator):
+    left = [Rollout("a", "g", 1.0), Rollout("b", "g", None, FailureClass.INFRASTRUCTURE)]
+    assert not estimator(left).any()
 
 
 def test_a_rollout_alone_in_its_group_gets_zero():

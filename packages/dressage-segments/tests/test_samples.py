@@ -3,18 +3,27 @@ import dataclasses
 import numpy as np
 import pytest
 from dressage_segments import (
+    DeadGroups,
     FailureClass,
+    GroupError,
     InvalidFieldError,
     MissingRewardError,
+    ProvenanceError,
     SessionInfo,
     VersionRule,
+    Weighting,
     expand,
     grpo,
     rollout_of,
+    token_weights,
 )
 from dressage_segments.synthetic import SyntheticSession
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+
+def mean_only(rows):
+    return grpo(rows, normalise_std=False)
 
 
 def rollout(name, group="g"):
@@ -84,3 +93,48 @@ def test_p2_sampled_is_trained_plus_lost_after_expansion_too(random_trajectory, 
     batch = expand([trajectory], grpo, version_rule=VersionRule(3, staleness))
     assert batch.sampled_tokens == batch.trained_tokens + sum(batch.lost_tokens.values())
     assert batch.trained_tokens == sum(int(np.sum(s.loss_mask)) for s in batch.samples)
+
+
+def test_a_session_that_was_delivered_twice_is_refused_in_one_batch(pair):
+    with pytest.raises(ProvenanceError, match="twice in one batch"):
+        expand([*pair, pair[0]], grpo)
+
+
+def test_two_sessions_of_one_rollout_count_once_and_both_train(finished):
+    def of(name, rollout, reward):
+        session = SyntheticSession(SessionInfo(name, "i", "g", rollout))
+        session.turn([1], [2, 3])
+        return finished(session, reward=reward)[0]
+
+    batch = expand([of("a1", "a", 1.0), of("a2", "a", 1.0), of("b", "b", 0.0)], mean_only)
+    assert [sample.advantage for sample in batch.samples] == [0.5, 0.5, -0.5]
+    assert batch.trained_tokens == 6
+    weights = token_weights(batch.samples, Weighting.ROLLOUT, dead_groups=DeadGroups.COUNT)
+    assert weights.per_sample.tolist() == [0.125, 0.125, 0.25]
+
+
+def test_an_estimator_that_gives_no_number_is_refused(pair):
+    with pytest.raises(GroupError, match="nan"):
+        expand(pair, lambda rows: np.full(len(rows), np.nan))
+
+
+def test_a_reward_too_large_for_a_float_is_an_error_that_names_the_session(pair):
+    huge = dataclasses.replace(pair[1], outcome={"reward": 10**400})
+    with pytest.raises(InvalidFieldError, match=pair[1].session_id):
+        expand([pair[0], huge], grpo)
+
+
+def test_a_rollout_without_any_trainable_token_weighs_nothing_and_divides_nothing_by_zero(finished):
+    def of(name, logprob, reward):
+        session = SyntheticSession(SessionInfo(name, "i", "g", name))
+        session.turn([1], [2, 3], logprobs=[logprob, logprob])
+        return finished(session, reward=reward)[0]
+
+    batch = expand([of("a", float("nan"), 1.0), of("b", -0.1, 0.0)], mean_only)
+    assert [sample.advantage for sample in batch.samples] == [0.5, -0.5], "its reward still counts"
+    for weighting in Weighting:
+        weights = token_weights(batch.samples, weighting, dead_groups=DeadGroups.DROP)
+        assert weights.per_sample.tolist() == [0, 0.5]
+    nothing = expand([of("a", float("nan"), 1.0), of("b", float("-inf"), 0.0)], mean_only)
+    weights = token_weights(nothing.samples, Weighting.PROMPT, dead_groups=DeadGroups.COUNT)
+    assert (weights.tokens, weights.per_sample.tolist()) == (0, [0, 0])

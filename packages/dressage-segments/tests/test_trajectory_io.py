@@ -378,3 +378,10 @@ def test_a_trajectory_that_breaks_its_contract_is_not_written(episode, finished)
                 trajectory, segments=tuple(dataclasses.replace(s, anchor=True) for s in trajectory.segments)
             )
         )
+
+
+@pytest.mark.parametrize("generation", [-1, 2**63])
+def test_a_generation_that_no_store_can_keep_is_refused(episode, finished, generation):
+    trajectory, _ = finished(episode)
+    with pytest.raises(InvalidFieldError, match="generation"):
+        trajectory_to_bytes(dataclasses.replace(trajectory, generation=generation))

@@ -19,6 +19,7 @@ Estimator = Callable[[Sequence[Rollout]], NDArray[np.float64]]
 _Floats = NDArray[np.float64]
 STD_EPSILON = 1e-6
 """Added to a standard deviation before dividing by it."""
+_ROUNDING = 16 * np.finfo(np.float64).eps
 
 
 def grpo(rows: Sequence[Rollout], *, normalise_std: bool = True) -> _Floats:
@@ -75,8 +76,9 @@ def _array(rewards: Mapping[str, float]) -> _Floats:
 
 
 def _centred(rewards: _Floats) -> _Floats:
-    """Rewards minus their mean; exactly 0 where all are equal, whatever the mean's rounding."""
-    if (rewards == rewards[0]).all():
+    """Rewards minus their mean; exactly 0 where all are equal but for rounding, the mean's or the grader's
+    (0.1 + 0.2 against 0.3): a group without a difference must not look alive."""
+    if np.ptp(rewards) <= _ROUNDING * np.abs(rewards).max():
         return np.zeros_like(rewards)
     centred: _Floats = rewards - rewards.mean()
     return centred

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dressage_segments.errors import (
+    GroupError,
     InvalidFieldError,
     MissingGroupError,
     MissingRewardError,
@@ -15,6 +16,9 @@ from dressage_segments.errors import (
 from dressage_segments.policy import loss_policy
 from dressage_segments.trajectory import Trajectory
 from dressage_segments.vocabulary import FailureClass
+
+MAX_REWARD = 1e100
+"""Rewards beyond this are a grader's mistake, and their squares overflow a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +45,26 @@ def rollout_of(trajectory: Trajectory, failure_class: FailureClass | None = None
     """The trajectory's rollout; its reward is ``outcome["reward"]``.
 
     ``failure_class`` overrides the recorded one (a version rule makes a rollout stale later). Raises
-    InvalidFieldError for a reward that is not a number.
+    InvalidFieldError for a reward that is not a number, or too large an integer for one.
     """
     reward = trajectory.outcome.get("reward")
+    where = f"of session {trajectory.session_id!r}"
     if reward is not None and not isinstance(reward, int | float):
-        raise InvalidFieldError("outcome.reward", f"of session {trajectory.session_id!r} is {reward!r}")
+        raise InvalidFieldError("outcome.reward", f"{where} is {reward!r:.64}", "give a number")
+    try:
+        value = None if reward is None else float(reward)
+    except OverflowError as error:
+        raise InvalidFieldError("outcome.reward", f"{where} is beyond a float", "scale it") from error
     return Rollout(
-        trajectory.rollout_id,
-        trajectory.group_id,
-        None if reward is None else float(reward),
-        failure_class or trajectory.failure_class,
+        trajectory.rollout_id, trajectory.group_id, value, failure_class or trajectory.failure_class
     )
 
 
 def group_rewards(rows: Sequence[Rollout]) -> dict[str, dict[str, float]]:
     """Group id → rollout id → reward, each rollout once, over those that count.
 
-    Raises MissingGroupError, MissingRewardError (counts, but has no finite reward) and RewardConflictError
-    (rows of one rollout disagree).
+    Raises MissingGroupError, MissingRewardError (counts, but has no finite reward), RewardConflictError
+    (rows of one rollout disagree), and GroupError for a reward whose square would be infinite.
     """
     groups: dict[str, dict[str, float]] = {}
     for rollout in unique_rollouts(rows).values():
@@ -69,6 +75,11 @@ def group_rewards(rows: Sequence[Rollout]) -> dict[str, dict[str, float]]:
             raise MissingRewardError(
                 f"reward: rollout {rollout.rollout_id!r} ({rollout.failure_class}) has {rollout.reward}: "
                 "grade it, or give it the failure class that says why it was not graded"
+            )
+        if abs(rollout.reward) > MAX_REWARD:
+            raise GroupError(
+                f"reward: rollout {rollout.rollout_id!r} has {rollout.reward}, above {MAX_REWARD}: "
+                "its group's deviation would be infinite: scale the rewards"
             )
         members[rollout.rollout_id] = rollout.reward
     return groups
@@ -83,9 +94,16 @@ def unique_rollouts(rows: Iterable[Rollout]) -> Mapping[str, Rollout]:
                 f"group_id: rollout {row.rollout_id!r} has none: give the id of its prompt"
             )
         first = seen.setdefault(row.rollout_id, row)
-        if first != row:
+        if first != row and not _same_but_for_nan(first, row):
             raise RewardConflictError(
                 f"rollout {row.rollout_id!r} came as {first} and as {row}: one rollout has one group, "
                 "one reward and one class"
             )
     return seen
+
+
+def _same_but_for_nan(one: Rollout, other: Rollout) -> bool:
+    """NaN is no other reward than NaN: whether it may be one is not asked here."""
+    rewards = (one.reward, other.reward)
+    both = all(reward is not None and math.isnan(reward) for reward in rewards)
+    return both and replace(one, reward=None) == replace(other, reward=None)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dressage_segments.advantages import Estimator
+from dressage_segments.errors import GroupError, ProvenanceError
 from dressage_segments.policy import loss_policy
 from dressage_segments.rollouts import Rollout, rollout_of, unique_rollouts
 from dressage_segments.trajectory import Segment, Trajectory
@@ -65,14 +66,17 @@ def expand(
 
     The reward belongs to the rollout (its anchor segment); every segment of it gets the one advantage, so
     that cutting a trajectory changes nothing (P4). Rollouts that the version rule forbids are stale: not in
-    the group statistics, mask 0, their tokens counted as ``version_rule``. Raises the GroupErrors,
-    ProvenanceError.
+    the group statistics, mask 0, their tokens counted as ``version_rule``. Raises the GroupErrors (also for
+    an estimator that gives no finite number), and ProvenanceError, also for a session that comes twice (P2).
     """
+    _check_once(trajectories)
     stale = stale_rollouts(trajectories, version_rule) if version_rule else frozenset()
     rows = [rollout_of(t, FailureClass.STALE if t.rollout_id in stale else None) for t in trajectories]
     rollouts = unique_rollouts(rows)
     order = list(rollouts)
     values = estimator([rollouts[name] for name in order])
+    if not np.isfinite(values).all():
+        raise GroupError(f"advantages: the estimator gave {values[~np.isfinite(values)][0]}: mend it")
     advantages = dict(zip(order, values.tolist(), strict=True))
     samples: list[Sample] = []
     lost: dict[str, int] = {}
@@ -92,6 +96,17 @@ def expand(
         trained_tokens=sum(sample.trained_tokens for sample in samples),
         lost_tokens=lost,
     )
+
+
+def _check_once(trajectories: Sequence[Trajectory]) -> None:
+    seen: set[str] = set()
+    for trajectory in trajectories:
+        if trajectory.session_id in seen:
+            raise ProvenanceError(
+                f"session_id: {trajectory.session_id!r} comes twice in one batch: "
+                "its tokens would train twice: ack what was read, or drop the copy"
+            )
+        seen.add(trajectory.session_id)
 
 
 def _dropped_as(rollout: Rollout, stale: bool) -> LossCause | None:

@@ -173,6 +173,8 @@ class Trajectory:
 
     def validate(self) -> None:
         """Check the segments and what they share, O(tokens). Raises InvalidFieldError naming the field."""
+        if not 0 <= self.generation < 2**63:
+            raise InvalidFieldError("generation", f"is {self.generation}, must be in [0, 2**63)")
         for index, segment in enumerate(self.segments):
             segment.validate()
             if segment.segment_index != index:
