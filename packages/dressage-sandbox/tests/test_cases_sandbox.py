@@ -48,6 +48,7 @@ def inside_processes(box: BubblewrapSandbox) -> list[int]:
         "echo begun; kill -STOP $$; sleep 60",
     ],
 )
+@pytest.mark.alone
 async def test_c48_a_timeout_ends_the_whole_tree_in_time(box: BubblewrapSandbox, command: str) -> None:
     started = time.monotonic()
     result = await box.run(command, timeout_s=0.5)
@@ -163,6 +164,7 @@ async def test_c49_a_background_process_that_prints_after_the_return_changes_not
     assert (await box.run(["echo", "next"])).stdout == b"next\n"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("use_cgroups", [True, False], ids=["cgroups", "rlimits"])
 async def test_c51_a_fork_bomb_stays_in_its_own_slot(
     runtime_dir: Path, leftovers: Callable[[], list[str]], use_cgroups: bool
@@ -186,6 +188,7 @@ async def test_c51_a_fork_bomb_stays_in_its_own_slot(
     assert leftovers() == []
 
 
+@pytest.mark.alone
 async def test_c51_a_timeout_ends_a_fork_bomb_and_its_sandbox_is_usable_again(
     provider: BubblewrapProvider,
 ) -> None:

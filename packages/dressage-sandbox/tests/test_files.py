@@ -48,6 +48,7 @@ async def test_sixteen_megabytes_go_both_ways_at_once_with_commands(box: Bubblew
     assert await box.read("f1", max_bytes=32 << 20) == data
 
 
+@pytest.mark.alone
 async def test_the_head_of_a_huge_sparse_file_costs_ten_bytes(provider: BubblewrapProvider) -> None:
     box = await provider.create(SandboxSpec(limits=Limits(disk_bytes=4 << 30)))
     await box.run(["truncate", "-s", "3G", "sparse"])

@@ -55,6 +55,7 @@ async def test_an_agent_that_stops_answering_is_given_up(
     await box.terminate()
 
 
+@pytest.mark.alone
 async def test_terminate_is_bounded_under_load_and_frees_all(provider: BubblewrapProvider) -> None:
     box = await provider.create(SandboxSpec())
     running = [asyncio.ensure_future(box.run("yes & yes & yes & wait")) for _ in range(8)]

@@ -10,6 +10,7 @@ import pytest
 from dressage_sandbox import BubblewrapProvider, InvalidSpec, PooledProvider, SandboxError, SandboxSpec
 
 
+@pytest.mark.alone
 async def test_a_warm_sandbox_is_handed_out_at_once_and_never_again(provider: BubblewrapProvider) -> None:
     spec = SandboxSpec(env={"A": "1"})
     pool = PooledProvider(provider, spec, 3)

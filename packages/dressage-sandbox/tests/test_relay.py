@@ -151,6 +151,7 @@ async def test_a_round_trip_through_the_relay_is_short(provider: BubblewrapProvi
     assert median < 0.01  # 0.2 ms on a quiet machine; a bound that only a stall would miss
 
 
+@pytest.mark.alone
 async def test_without_a_relay_nothing_listens_inside(provider: BubblewrapProvider) -> None:
     box = await provider.create(SandboxSpec())
     assert box.relay_url is None

@@ -34,6 +34,7 @@ async def stormy(provider: BubblewrapProvider) -> BubblewrapSandbox:
     return box
 
 
+@pytest.mark.alone
 async def test_commands_that_are_stopped_before_they_begin_still_time_out(stormy: BubblewrapSandbox) -> None:
     for _ in range(5):
         begun = time.monotonic()

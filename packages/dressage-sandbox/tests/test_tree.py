@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
@@ -109,3 +110,48 @@ def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path, cut: int) -> None
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         packed(os.fsencode(tmp_path / "missing"), tmp_path / "tar")
+
+
+def deeper(fd: int, levels: int, name: str) -> int:
+    """The descriptor of a folder so many levels below ``fd``, which is closed."""
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    return fd
+
+
+@pytest.mark.parametrize("length", [9, 255])
+def test_a_tree_deeper_than_any_path_may_be_long_comes_back_whole(tmp_path: Path, length: int) -> None:
+    source, again, tar = tmp_path / "source", tmp_path / "again", tmp_path / "tar"
+    for folder in (source, again):
+        folder.mkdir()
+    levels = 9000 // (length + 1)
+    fd = deeper(os.open(source, os.O_RDONLY), levels, "d" * length)
+    with open("file", "wb", opener=lambda name, flags: os.open(name, flags, dir_fd=fd)) as file:
+        file.write(b"at the bottom")
+    os.symlink("file", "link", dir_fd=fd)
+    os.chmod("file", 0o640, dir_fd=fd)
+    os.close(fd)
+    before = os.open(".", os.O_RDONLY)
+    try:
+        packed(os.fsencode(source), tar)
+        with tar.open("rb") as file:
+            read_archive(file.fileno(), os.fsencode(again))
+    finally:
+        os.fchdir(before)
+        os.close(before)
+    fd = os.open(again, os.O_RDONLY)
+    for _ in range(levels):
+        below = os.open("d" * length, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    assert sorted(os.listdir(fd)) == ["file", "link"]
+    assert os.readlink("link", dir_fd=fd) == "file"
+    assert os.stat("file", dir_fd=fd).st_mode & 0o777 == 0o640
+    found = os.open("file", os.O_RDONLY, dir_fd=fd)
+    assert os.read(found, 100) == b"at the bottom"
+    os.close(found)
+    os.close(fd)
+    subprocess.run(["rm", "-rf", source, again], check=True)  # shutil's would recurse as deep

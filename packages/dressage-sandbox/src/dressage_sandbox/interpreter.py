@@ -20,7 +20,7 @@ __all__ = ["FLAGS", "HOME", "Interpreter", "find_interpreter"]
 HOME = "/opt/dressage/python"
 """Where a base interpreter that is not under /usr appears inside."""
 
-_MODULES = ("wire", "capture", "system", "files", "tree", "commands", "agent")
+_MODULES = ("wire", "capture", "system", "files", "tree", "command", "commands", "agent")
 FLAGS = ("-I", "-S", "-E", "-B")
 # Joins the modules to one and compiles that: relative imports between them fall away.
 _COMPILE = """

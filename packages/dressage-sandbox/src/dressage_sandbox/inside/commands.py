@@ -9,32 +9,20 @@ number that was not issued yet; such are killed with any command whose time is o
 import _signal as signal  # type: ignore[import-not-found]
 import posix
 import time
-from errno import E2BIG, EACCES, EAGAIN, EINTR, EINVAL, EISDIR, ENOENT, ENOEXEC, ENOTDIR
-from resource import setrlimit
+from errno import EAGAIN, EINTR
 from select import EPOLLIN, epoll
 
-from .capture import Capture
-from .system import (
-    RLIMIT_RTTIME,
-    TAG_TOP,
-    close_all,
-    execute,
-    marks,
-    prefer_as_oom_victim,
-    try_kill,
-    write_all,
-)
+from .command import Command, become, failure
+from .system import RLIMIT_RTTIME, TAG_TOP, close_all, marks, try_kill, write_all
 from .wire import (
     CHUNK_BYTES,
     ERR,
     EXEC_FAILED,
-    EXEC_MISSING,
     EXIT,
     FAIL,
     LIVE,
     LIVE_ERR,
     LIVE_OUT,
-    OUT,
     SERVICE,
     STARTED,
     TIMED_OUT,
@@ -45,34 +33,12 @@ from .wire import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
 
 KILL_PATIENCE_S = 1.0
 LONGEST_WAIT_S = 3600.0
 """epoll takes no more than 24 days."""
 START_PATIENCE_S = 10.0
 """How long a service may take to become its program: other processes inside can stop it on the way."""
-
-
-class Command:
-    """A started command: its leader, its streams, its deadline.
-
-    ``report`` is where the leader tells why it could not become its program; it ends unread once it has.
-    """
-
-    def __init__(
-        self, call: int, tag: int, pid: int, streams: "tuple[int, int]", report: int, limit: int
-    ) -> None:
-        self.call, self.tag, self.pid = call, tag, pid
-        self.started = time.monotonic()
-        self.deadline = float("inf")
-        self.status = -1  # of the leader; -1 while it lives
-        self.timed_out = self.stopping = False
-        self.captures = {streams[0]: Capture(limit), streams[1]: Capture(limit)}
-        self.kinds = {streams[0]: OUT, streams[1]: ERR}
-        self.live: dict[int, int] = {}
-        self.report, self.names, self.service = report, (b"", b""), False
-        self.open = {*streams, report}
 
 
 class Commands:
@@ -120,7 +86,8 @@ class Commands:
             self.not_started(call, EXEC_FAILED, b"cannot fork: the limit of processes is reached")
             return
         if pid == 0:
-            self.become((stdin, out_w, err_w), fail_w, cwd, argv, env)
+            marked = [(RLIMIT_RTTIME, self.last_tag), *self.limits]
+            become((stdin, out_w, err_w), fail_w, cwd, argv, env, marked, self.control_fd, self.set_dumpable)
         close_all([stdin, out_w, err_w, fail_w])
         command = Command(call, self.last_tag, pid, (out, err), fail, int(limit))
         command.names, command.service = (cwd, argv[0]), bool(int(flags) & SERVICE)
@@ -142,40 +109,6 @@ class Commands:
         posix.lseek(stdin, 0, 0)
         return stdin
 
-    def become(
-        self,
-        streams: "tuple[int, int, int]",
-        fail: int,
-        cwd: bytes,
-        argv: "list[bytes]",
-        env: "dict[bytes, bytes]",
-    ) -> "NoReturn":
-        """In the child: limits, streams, folder, then the program."""
-        stage, code = b"s", EINVAL
-        try:
-            setrlimit(RLIMIT_RTTIME, (self.last_tag, self.last_tag))
-            posix.close(self.control_fd)
-            posix.setsid()
-            for target, fd in enumerate(streams):
-                posix.dup2(fd, target, True)
-            # Process 1 may not be read or traced, since it answers for all; its child may from here on.
-            self.set_dumpable(1)
-            prefer_as_oom_victim()
-            for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
-                signal.signal(signum, signal.SIG_DFL)
-            for resource, value in self.limits:
-                setrlimit(resource, (value, value))
-            stage = b"c"
-            posix.chdir(cwd)
-            stage = b"x"
-            execute(argv, env)
-        except OSError as error:
-            code = error.errno or EINVAL
-        finally:  # whatever happened, this copy of the agent must not live on
-            posix.write(fail, stage + b"%d" % code)
-            posix._exit(EXEC_MISSING)
-        raise AssertionError("not reached")
-
     def take_report(self, command: Command) -> None:
         """The leader has become its program, or could not, or has died before."""
         report = posix.read(command.report, 64)
@@ -184,7 +117,7 @@ class Commands:
             del self.running[command.call]
             for fd in list(command.open):
                 self.close_stream(command, fd)
-            self.exec_failed(command.call, report, *command.names)
+            self.send_failure(command.call, report, *command.names)
             return
         if command.service:
             if not (command.timed_out or command.stopping):
@@ -192,18 +125,13 @@ class Commands:
             self.send(STARTED, command.call, b"")
         self.finish(command)
 
-    def exec_failed(self, call: int, report: bytes, cwd: bytes, program: bytes) -> None:
-        """As a shell says it: 127 for a missing program, 126 for one that cannot be run."""
-        stage, code = report[:1], int(report[1:])
-        if stage == b"x" and code in (ENOENT, ENOTDIR):
-            self.not_started(call, EXEC_MISSING, program + b": not found")
-        elif stage == b"x" and code in (EACCES, ENOEXEC, EISDIR):
-            self.not_started(call, EXEC_FAILED, program + b": cannot be executed")
-        elif code == EAGAIN:
-            self.not_started(call, EXEC_FAILED, b"cannot start: a limit is reached")
+    def send_failure(self, call: int, report: bytes, cwd: bytes, program: bytes) -> None:
+        """Tell why a program could not start."""
+        status, told = failure(report, cwd, program)
+        if status:
+            self.not_started(call, status, told)
         else:
-            named = cwd if stage == b"c" else b"" if code == E2BIG else program
-            self.send(FAIL, call, pack(b"%d" % code, named))
+            self.send(FAIL, call, told)
 
     def not_started(self, call: int, status: int, why: bytes) -> None:
         """The result of a command that never ran."""

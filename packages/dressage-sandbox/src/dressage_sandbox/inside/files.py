@@ -161,8 +161,14 @@ def describe(entry: "posix.DirEntry[bytes]") -> "list[bytes]":
 
 
 def make_folders(path: bytes) -> None:
-    """Make a folder and its parents."""
-    at = 0
+    """Make a folder, and its parents where they are missing."""
+    try:
+        posix.mkdir(path, 0o755)
+        return
+    except FileExistsError:
+        return
+    except FileNotFoundError:  # a parent
+        at = 0
     while at >= 0:
         at = path.find(b"/", at + 1)
         part = path if at < 0 else path[:at]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BLOCK = 512
 PIECE = 1 << 20
+LONGEST_PATH = 1024
+"""Longer ones are walked to in pieces: the kernel takes no more than 4,095 bytes at once."""
 
 
 class Trees:
@@ -73,56 +75,94 @@ class Trees:
             try_kill(self.working[call], 9)
 
 
+class Walk:
+    """Goes about a tree of which some paths are longer than the kernel takes, by changing the current folder.
+
+    From where it is, and not from the root: the steps to the next place of a deep tree are few.
+    """
+
+    def __init__(self) -> None:
+        self.at: bytes | None = None
+
+    def near(self, place: bytes) -> bytes:
+        """``place``, absolute, as it is; or its last part, from its folder, where it is too long."""
+        if len(place) <= LONGEST_PATH:
+            return place
+        folder, _, name = place.rpartition(b"/")
+        if self.at is None:
+            posix.chdir(b"/")
+            self.at = b""
+        while not (folder + b"/").startswith(self.at + b"/"):
+            posix.chdir(b"..")
+            self.at = self.at.rpartition(b"/")[0]
+        below, self.at = folder[len(self.at) + 1 :], None  # a failure on the way leaves it nowhere
+        while below:
+            piece = below[:LONGEST_PATH]
+            if len(piece) < len(below):
+                piece = piece[: piece.rindex(b"/")]
+            posix.chdir(b"./" + piece)
+            below = below[len(piece) + 1 :]
+        self.at = folder
+        return name
+
+
+def absolute(folder: bytes) -> bytes:
+    """From the root on."""
+    return folder if folder.startswith(b"/") else posix.getcwdb().rstrip(b"/") + b"/" + folder
+
+
 def write_locked_archive(fd: int, folder: bytes) -> None:
     """As ``write_archive``, of a folder of which this user may have made parts unreadable for itself."""
     locked: list[tuple[bytes, int]] = []
     try:
         write_archive(fd, folder, locked)
     finally:
+        walk = Walk()
         for place, mode in reversed(locked):
-            try_chmod(place, mode)
+            try_chmod(walk, place, mode)
 
 
-def try_chmod(place: bytes, mode: int) -> None:
+def try_chmod(walk: Walk, place: bytes, mode: int) -> None:
     """Of what is still there, and this user's."""
     try:
-        posix.chmod(place, mode)
-    except (FileNotFoundError, PermissionError):
+        posix.chmod(walk.near(place), mode)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
 
 
-def unlock(place: bytes, locked: "list[tuple[bytes, int]]") -> None:
+def unlock(walk: Walk, place: bytes, status: "posix.stat_result", locked: "list[tuple[bytes, int]]") -> None:
     """Let this user read an entry of its own, and note the mode that it had."""
-    status = posix.lstat(place)
     need = 0o500 if S_ISDIR(status.st_mode) else 0o400 if S_ISREG(status.st_mode) else 0
     mode = S_IMODE(status.st_mode)
     if mode & need != need:
-        try_chmod(place, mode | need)
+        try_chmod(walk, place, mode | need)
         locked.append((place, mode))
 
 
 def write_archive(fd: int, folder: bytes, locked: "list[tuple[bytes, int]] | None" = None) -> None:
     """Every entry below ``folder``, parents first; what vanishes meanwhile is left out."""
+    folder, walk = absolute(folder), Walk()
     if locked is not None:
-        unlock(folder, locked)
+        unlock(walk, folder, posix.lstat(folder), locked)
     posix.listdir(folder)  # what is missing or no folder is an error, and not an empty archive
     todo = [(folder, b"")]
     while todo:
         place, name = todo.pop()
         try:
-            status = posix.lstat(place)
+            here = walk.near(place)
+            status = posix.lstat(here)
             if locked is not None:
-                unlock(place, locked)
+                unlock(walk, place, status, locked)
             if S_ISDIR(status.st_mode):
-                names = sorted(posix.listdir(place), reverse=True)
+                names = sorted(posix.listdir(here), reverse=True)
                 todo += [(place + b"/" + n, (name + b"/" if name else b"") + n) for n in names]
                 if name:
                     write_all(fd, header(name + b"/", status, b"5", 0, b""))
             elif S_ISLNK(status.st_mode):
-                write_all(fd, header(name, status, b"2", 0, posix.readlink(place)))
+                write_all(fd, header(name, status, b"2", 0, posix.readlink(here)))
             elif S_ISREG(status.st_mode):
-                write_file(fd, place, name, status)
-        except FileNotFoundError:
+                write_file(fd, here, name, status)
+        except (FileNotFoundError, NotADirectoryError):
             continue
     write_all(fd, bytes(2 * BLOCK))
 
@@ -172,7 +212,7 @@ def block(name: bytes, mode: int, size: int, mtime: int, kind: bytes, target: by
 
 def read_archive(fd: int, folder: bytes) -> None:
     """What ``write_archive`` wrote; modes last, so that a folder without write permission can be filled."""
-    at, long, folders = 0, {}, []
+    at, long, folders, folder, walk = 0, {}, [], absolute(folder), Walk()
     while True:
         head = posix.pread(fd, BLOCK, at)
         if len(head) < BLOCK:
@@ -189,16 +229,17 @@ def read_archive(fd: int, folder: bytes) -> None:
             place = folder + b"/" + name.rstrip(b"/")
             mode, mtime = number(head[100:108]), number(head[136:148])
             if kind == b"5":
-                make_folders(place)
+                make_folders(walk.near(place))
                 folders.append((place, mode, mtime))
             elif kind == b"2":
-                posix.symlink(target, place)
+                posix.symlink(target, walk.near(place))
             else:
-                read_file(fd, at, size, place, mode, mtime)
+                read_file(fd, at, size, walk.near(place), mode, mtime)
         at += size + -size % BLOCK
     for place, mode, mtime in reversed(folders):
-        posix.utime(place, (mtime, mtime))
-        posix.chmod(place, mode)
+        here = walk.near(place)
+        posix.utime(here, (mtime, mtime))
+        posix.chmod(here, mode)
 
 
 def read_file(fd: int, at: int, size: int, place: bytes, mode: int, mtime: int) -> None:
