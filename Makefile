@@ -9,6 +9,8 @@ ONLY ?=
 TRAFFIC ?=
 P ?=
 PYTHON ?=
+# Test processes side by side; JOBS=0 runs all in one.
+JOBS ?= logical
 
 BIN := $(VENV)/bin
 FIND_PYTHON = PYTHON="$(PYTHON)" sh scripts/find_python.sh
@@ -29,7 +31,7 @@ demo: setup ## train a small agent on this machine; ARGS="--seed 2" passes argum
 	@DRESSAGE_SETUP_SECONDS="$$(cat $(SETUP_SECONDS))" exec $(BIN)/dressage demo $(ARGS)
 
 test: setup ## everything: each package's tests, the lint checks, each package alone
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-package: ## one package alone: P=dressage-proxy, optionally PYTHON=3.12
 	@test -n "$(P)" || { echo "name the package: make test-package P=dressage-proxy" >&2; exit 2; }

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_ROOM = Path(__file__)
+_DOOR = _ROOM.with_name("pyproject.toml")
 
 
 def pytest_configure() -> None:
@@ -10,3 +20,22 @@ def pytest_configure() -> None:
     and what is ignored is inherited."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Beside other test processes, a test marked ``alone`` runs while no other does."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    with _in_the_room(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def _in_the_room(*, alone: bool) -> Iterator[None]:
+    with _ROOM.open("rb") as inside:
+        # Who waits for the room holds the door: nobody overtakes a test that wants it for itself.
+        with _DOOR.open("rb") as door:
+            fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield

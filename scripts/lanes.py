@@ -84,7 +84,8 @@ def _editable(m: Member) -> list[str | Path]:
 def isolated(uv: Uv, m: Member, python: Path, *, heavy: bool = True) -> str:
     """The last line of the package's own tests, run with its dependencies and its test group alone.
 
-    Without ``heavy`` those so marked are left out: where they run in the whole workspace anyway.
+    Without ``heavy`` those so marked are left out, and those marked ``alone``: where they run in the whole
+    workspace anyway, and beside other tests.
     """
     editable = _editable(m)
     group = f"{m.folder / 'pyproject.toml'}:test"
@@ -102,7 +103,7 @@ def isolated(uv: Uv, m: Member, python: Path, *, heavy: bool = True) -> str:
         ROOT,
     ]
     if not heavy:
-        command += ["-m", "not paid and not gpu and not nightly and not heavy"]
+        command += ["-m", "not paid and not gpu and not nightly and not heavy and not alone"]
     said = _say([*command, "-p", "no:cacheprovider", m.folder / "tests"], ROOT, f"{m.name}'s own tests")
     return said.splitlines()[-1]
 

@@ -21,6 +21,9 @@ from dressage_recipes.local.config import LocalConfig, load_config, to_toml
 from dressage_recipes.local.demo import run_demo
 from dressage_recipes.local.scratch import PREFIX, remove_abandoned, scratch_folder
 
+pytestmark = pytest.mark.alone
+"""Each run keeps every core busy, must end in time, and leaves no mount of any sandbox on the machine."""
+
 
 @pytest.fixture(autouse=True)
 def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

@@ -172,6 +172,7 @@ def text_of(reply):
     return reply.json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.alone
 def test_a_killed_shard_starts_again_and_resumes_its_sessions_while_the_others_go_on(
     spawn, toy_folder, tmp_path
 ):
