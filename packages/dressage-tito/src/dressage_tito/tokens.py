@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from dressage_tito.errors import FolderError
 from dressage_tito.folder import TokenizerFolder
 from dressage_tito.unbreakable import UnbreakableTokenError
+from dressage_tito.words import Words
 
 Span = tuple[int, int]
 Json = Mapping[str, Any]
@@ -36,6 +37,8 @@ _NO_ADDED = '"added_tokens": []'
 _FRAME_RUNS = 256
 _FRAME_RUN_CHARS = 256
 """Short runs of a template's frame come again on every turn: so many are remembered."""
+_WORDS_CHARS = 1 << 15
+"""Longer texts would hold the interpreter's lock for too long."""
 
 
 class Tokens:
@@ -57,7 +60,9 @@ class Tokens:
         self._frame_literals = _literal_pattern(control, spaces=True)
         vocabulary = self._full.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        self._free = threads and not plain and _is_byte_level(folder.tokenizer)
+        self._byte_level = not plain and _is_byte_level(folder.tokenizer)
+        self._threads = threads
+        self._json = folder.tokenizer
         self._short_frame_ids = functools.lru_cache(_FRAME_RUNS)(self._frame_ids)
 
     def id_of(self, text: str) -> int | None:
@@ -147,7 +152,7 @@ class Tokens:
             ids.append((self._short_frame_ids if len(text) <= _FRAME_RUN_CHARS else self._frame_ids)(text))
             frame.append(np.ones(len(ids[-1]), dtype=np.bool_))
             return
-        if self._free and self._encode_free(text, flags, ids, frame):
+        if self._byte_level and self._encode_bare(text, flags, ids, frame):
             return
         tokens, offsets = self._encode_plain(text)
         seen = np.zeros(len(text) + 1, dtype=np.int64)
@@ -157,31 +162,45 @@ class Tokens:
         ids.append(np.fromiter(tokens, dtype=np.int32, count=len(tokens)))
         frame.append(seen[bounds[:, 1]] == seen[bounds[:, 0]])
 
-    def _encode_free(
+    def _encode_bare(
         self,
         text: str,
         flags: NDArray[np.bool_],
         ids: list[NDArray[np.int32]],
         frame: list[NDArray[np.bool_]],
     ) -> bool:
-        """Encode a run with one stretch of content without the interpreter's lock; False where it cannot be.
+        """Encode a run with one stretch of content without offsets; False where it cannot be.
 
-        That way of encoding gives no offsets: what of the frame lies before and after the content is found
-        by the lengths of the tokens, one character of a byte-level token for each byte.
+        What of the frame lies before and after the content is found by the lengths of the tokens, one
+        character of a byte-level token for each byte.
         """
         start, end = int(flags.argmax()), len(flags) - int(flags[::-1].argmax())
         before, after = text[:start], text[end:]
         if not (flags[start:end].all() and before.isascii() and after.isascii()):
             return False
-        tokens: list[int] = self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        if not self._control_set.isdisjoint(tokens):
+        tokens = self._bare_ids(text)
+        if tokens is None or not self._control_set.isdisjoint(tokens):
             return False
         framed = np.zeros(len(tokens), dtype=np.bool_)
         framed[: self._tokens_within(tokens, len(before))] = True
         framed[len(tokens) - self._tokens_within(reversed(tokens), len(after)) :] = True
-        ids.append(np.fromiter(tokens, dtype=np.int32, count=len(tokens)))
+        ids.append(np.array(tokens, dtype=np.int32))
         frame.append(framed)
         return True
+
+    def _bare_ids(self, text: str) -> list[int] | None:
+        """The ids of a text alone: word by word, or, where threads are to run meanwhile, without the
+        interpreter's lock; None where neither can be."""
+        if text.isascii() and len(text) <= _WORDS_CHARS and self._words is not None:
+            return self._words.ids(text)
+        if not self._threads:
+            return None
+        ids: list[int] = self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
+
+    @functools.cached_property
+    def _words(self) -> Words | None:
+        return Words.of(self._plain, self._json)
 
     def _tokens_within(self, tokens: Iterable[int], size: int) -> int:
         """How many of the first tokens lie wholly in the first ``size`` bytes."""
@@ -224,6 +243,8 @@ def _is_byte_level(tokenizer: Json) -> bool:
     last = (splitter.get("pretokenizers") or [{}])[-1] if splitter.get("type") == "Sequence" else splitter
     model = tokenizer.get("model") or {}
     normalizer = tokenizer.get("normalizer") or {"type": "NFC"}
+    if normalizer.get("normalizers") == []:
+        normalizer = {"type": "NFC"}
     return (
         model.get("type") == "BPE"
         and not model.get("continuing_subword_prefix")

@@ -1,0 +1,205 @@
+"""Plain text to ids word by word: each word's ids are made once by the tokenizer itself, and kept.
+
+A byte-level BPE cuts a text into words by regular expressions and encodes each word alone, so that the ids of
+a text are those of its words. The expressions are written for all of Unicode; here they are read for ASCII,
+where ``re`` can follow them, and only such texts are cut here. Whether the words are the tokenizer's own is
+proven once for each set of expressions, on every few characters of the kinds that they tell apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+Json = Mapping[str, Any]
+Split = Callable[[str], list[str]]
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""What the tokenizers library splits by where ByteLevel says ``use_regex``."""
+_ASCII = [chr(code) for code in range(128)]
+_SPACE = r"\t\n\x0b\x0c\r "
+"""White space as Unicode has it; that of ``re`` has U+001C to U+001F too."""
+_GROUPS = ("(?:", "(?i:", "(?!", "(?=")
+_TOLD_APART = "aZ1 .$'\n\r\t\x0b\x1c\0"
+"""A character of each kind that such expressions know."""
+_MOST_TOLD = "as' 1\n."
+_CONTRACTIONS = "a's b't 'RE I'vex 'm. we'll'd d'D 'l'r'v"
+_KEPT_WORDS = 1 << 15
+_KEPT_CHARS = 32
+"""Longer words hardly come again."""
+
+
+class UnreadableError(ValueError):
+    """An expression that is not followed here."""
+
+
+class Words:
+    """The ids of ASCII texts. May be shared by threads."""
+
+    def __init__(self, tokenizer: Tokenizer, split: Split) -> None:
+        self._model = tokenizer.model
+        self._split = split
+        self._known: dict[str, list[int]] = {}
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, folder: Json) -> Words | None:
+        """For a byte-level tokenizer without added tokens, and its tokenizer.json; None where its words are
+        not proven to be found here."""
+        if (folder.get("model") or {}).get("dropout"):
+            return None
+        split = _proven_split(json.dumps(folder.get("pre_tokenizer")))
+        return None if split is None else cls(tokenizer, split)
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of an ASCII text, as the tokenizer gives them without special tokens."""
+        known = self._known
+        ids: list[int] = []
+        for word in self._split(text):
+            made = known.get(word)
+            ids += self._new(word) if made is None else made
+        return ids
+
+    def _new(self, word: str) -> list[int]:
+        ids = [token.id for token in self._model.tokenize(word.translate(_byte_level()))]
+        if len(word) <= _KEPT_CHARS:
+            if len(self._known) >= _KEPT_WORDS:
+                self._known.clear()
+            self._known[word] = ids
+        return ids
+
+
+@functools.cache
+def _byte_level() -> Mapping[int, int]:
+    """How byte-level tokenizers spell ASCII: what cannot be seen is moved up by 256, in order."""
+    hidden = [code for code in range(128) if not 33 <= code <= 126]
+    return {code: 256 + place for place, code in enumerate(hidden)}
+
+
+def _patterns(splitter: Json | None) -> Iterator[str]:
+    """The expressions that a text is split by, one after the other."""
+    kind = (splitter or {}).get("type")
+    if splitter is None or kind not in ("Sequence", "Split", "ByteLevel"):
+        raise UnreadableError(f"pre_tokenizer {kind!r}")
+    if kind == "Sequence":
+        for part in splitter["pretokenizers"]:
+            yield from _patterns(part)
+    elif kind == "ByteLevel":
+        if splitter.get("use_regex", True):
+            yield _GPT2
+    elif splitter["behavior"] != "Isolated" or splitter["invert"] or "Regex" not in splitter["pattern"]:
+        raise UnreadableError(f"Split {splitter['behavior']!r}")
+    else:
+        yield splitter["pattern"]["Regex"]
+
+
+def _ascii_only(pattern: str) -> str:
+    """The expression in the dialect of ``re``, with its classes cut to ASCII. Raises UnreadableError."""
+    made: list[str] = []
+    rest = pattern
+    inside = False
+    while rest:
+        taken, text = _escape(rest, inside) if rest[0] == "\\" else (1, rest[0])
+        if rest[0] == "(" and not inside:
+            text = next((group for group in _GROUPS if rest.startswith(group)), "")
+            taken = len(text)
+            if not text:
+                raise UnreadableError(pattern)
+        elif (rest[0] in ".^$" and not inside) or (inside and (rest[0] == "[" or rest.startswith("&&"))):
+            raise UnreadableError(pattern)
+        elif rest[0] == "[":
+            inside = True
+            negated = rest.startswith("[^")
+            taken, text = 1 + negated, "[^" if negated else "["
+        elif rest[0] == "]":
+            inside = False
+        made.append(text)
+        rest = rest[taken:]
+    return "".join(made)
+
+
+def _escape(rest: str, inside: bool) -> tuple[int, str]:
+    """An escape at the start of ``rest``: its length and how ``re`` writes it."""
+    kind = rest[1:2]
+    if kind == "s":
+        return 2, _SPACE if inside else f"[{_SPACE}]"
+    if kind == "S" and not inside:
+        return 2, f"[^{_SPACE}]"
+    if kind == "p":
+        end = rest.index("}") + 1
+        name = rest[3 : end - 1]
+        if name[:1] not in "LMNPSZC" or len(name) > 2:
+            raise UnreadableError(rest[:end])
+        chars = "".join(re.escape(char) for char in _ASCII if unicodedata.category(char).startswith(name))
+        return end, chars if inside else f"[{chars}]" if chars else r"[^\s\S]"
+    if kind in ("r", "n", "t") or (kind and kind.isascii() and not kind.isalnum()):
+        return 2, rest[:2]
+    raise UnreadableError(rest[:2])
+
+
+def _splitter(patterns: Sequence[str]) -> Split:
+    """The words of a text: what one expression finds, and what lies between, goes to the next."""
+    if not patterns:
+        return lambda text: [text] if text else []
+    splits = [_one(re.compile(pattern)) for pattern in patterns]
+    first, *others = splits
+    if not others:
+        return first
+
+    def split(text: str) -> list[str]:
+        words = first(text)
+        for other in others:
+            words = list(itertools.chain.from_iterable(map(other, words)))
+        return words
+
+    return split
+
+
+def _one(pattern: re.Pattern[str]) -> Split:
+    """Splitting by one expression: matches and what lies between them are words."""
+    find = pattern.findall
+
+    def split(text: str) -> list[str]:
+        words: list[str] = find(text)
+        if sum(map(len, words)) == len(text):
+            return words
+        words, end = [], 0
+        for match in pattern.finditer(text):
+            words += [text[end : match.start()], match.group()]
+            end = match.end()
+        return [word for word in [*words, text[end:]] if word]
+
+    return split
+
+
+@functools.lru_cache(maxsize=64)
+def _proven_split(pre_tokenizer: str) -> Split | None:
+    """How a pre_tokenizer (JSON) cuts ASCII texts, where it does so in all trials; else None."""
+    parsed = json.loads(pre_tokenizer)
+    try:
+        split = _splitter([_ascii_only(pattern) for pattern in _patterns(parsed)])
+    except (UnreadableError, re.error):
+        return None
+    model = {"type": "BPE", "vocab": {}, "merges": []}
+    own = Tokenizer.from_str(json.dumps({"version": "1.0", "pre_tokenizer": parsed, "model": model}))
+    for text in _trials():
+        words = own.pre_tokenizer.pre_tokenize_str(text)
+        if split(text) != [text[start:end] for _, (start, end) in words]:
+            return None
+    return split
+
+
+def _trials() -> Iterable[str]:
+    """Texts in which every few characters that an expression tells apart follow each other."""
+    joined = "".join
+    yield joined(map(joined, itertools.product(_TOLD_APART, repeat=3)))
+    yield joined(map(joined, itertools.product(_MOST_TOLD, repeat=4)))
+    yield joined(f"a{char}b {char} 1{char}{char}\n{char}" for char in _ASCII)
+    yield _CONTRACTIONS
+    yield from (joined(trial) for trial in itertools.product(_MOST_TOLD, repeat=2))

@@ -1,0 +1,104 @@
+"""Word by word gives the tokenizer's own ids, or is not used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dressage_tito import ChatCodec, Message
+from dressage_tito.words import Words
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+ascii_texts = st.text(st.characters(max_codepoint=127), max_size=80)
+parts = ["a", "s't", "B1", " ", "\n", "\r\t", ".<|>_x", "{}", "-"]
+spaced = st.lists(st.sampled_from(parts), max_size=60).map("".join)
+
+
+class Bare:
+    """A tokenizer without its added tokens, and its words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.json: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+        self.tokenizer = Tokenizer.from_str(json.dumps({**self.json, "added_tokens": []}))
+        words = Words.of(self.tokenizer, self.json)
+        assert words is not None
+        self.words = words
+
+    def check(self, text: str) -> None:
+        assert self.words.ids(text) == self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.fixture(scope="module")
+def bare_toy(toy_folder: Path) -> Bare:
+    return Bare(toy_folder)
+
+
+@settings(deadline=None)
+@given(ascii_texts | spaced)
+def test_any_ascii_text_becomes_the_tokenizers_ids(bare_toy: Bare, text: str) -> None:
+    bare_toy.check(text)
+    bare_toy.check(text)  # from what was kept
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_v3"])
+def test_real_tokenizers_give_the_same_ids(name: str, model_folder: Callable[[str], Path]) -> None:
+    bare = Bare(model_folder(name))
+
+    @settings(deadline=None, max_examples=50)
+    @given(ascii_texts | spaced)
+    def same(text: str) -> None:
+        bare.check(text)
+
+    same()
+    bare.check(Path(__file__).read_text("utf-8"))
+
+
+def splitting(pattern: str, **more: Any) -> Mapping[str, Any]:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False, **more}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    return {"type": "Sequence", "pretokenizers": [split, byte_level]}
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "why"),
+    [
+        (splitting("a{2}+|b"), "re repeats it possessively, the tokenizer does not"),
+        (splitting("\\h+"), "no escape that is known"),
+        (splitting("[a-z&&[^b]]+"), "a class of classes"),
+        (splitting("(?<=a)b"), "it looks behind"),
+        (splitting("^a"), "line or text?"),
+        (splitting("\\p{Han}+"), "a script and no category"),
+        (splitting("a", behavior="Removed"), "words are lost"),
+        ({"type": "Digits", "individual_digits": True}, "no expression"),
+        (None, "nothing says where words end"),
+    ],
+)
+def test_what_is_not_proven_is_not_used(bare_toy: Bare, pre_tokenizer: object, why: str) -> None:
+    assert Words.of(bare_toy.tokenizer, {**bare_toy.json, "pre_tokenizer": pre_tokenizer}) is None, why
+
+
+def test_a_random_encoder_has_no_words(bare_toy: Bare) -> None:
+    model = {**bare_toy.json["model"], "dropout": 0.1}
+    assert Words.of(bare_toy.tokenizer, {**bare_toy.json, "model": model}) is None
+
+
+def test_what_is_kept_is_bounded(bare_toy: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dressage_tito.words._KEPT_WORDS", 8)
+    words = Words(bare_toy.tokenizer, lambda text: text.split(" "))
+    for number in range(50):
+        words.ids(f"w{number} " + "x" * 100)
+        assert len(words._known) <= 8
+    assert not any(len(word) > 32 for word in words._known)
+
+
+def test_content_of_a_prompt_is_encoded_so_too(toy_folder: Path) -> None:
+    """ASCII content goes word by word, other content does not: the frame and the ids are the same."""
+    codec = ChatCodec.from_folder(toy_folder)
+    for text in ("word", "two words", " lead", "trail ", "a\nb", "{}", "x" * 200):
+        ids = codec.start([Message("user", text)]).ids.tolist()
+        assert ids == codec.encode_sample(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
