@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,3 +137,23 @@ def test_the_command_refuses_wrong_usage(capsys: pytest.CaptureFixture[str]) -> 
         main(["certify", "x", "--conversations", "0"])
     assert caught.value.code == 2
     assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--conversations", "many", "'many' is no number of at least 1"),
+        ("--conversations", "-3", "expected one argument|'-3' is no number"),
+        ("--template-kwargs", "{", "{ is no JSON object"),
+        ("--template-kwargs", "[1]", "is no JSON object"),
+        ("--template-kwargs", '{"messages": 1}', "may not set .'messages'."),
+    ],
+)
+def test_the_command_says_what_an_option_takes(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, said: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["certify", "x", option, value])
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert re.search(said, error), error

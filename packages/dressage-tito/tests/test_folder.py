@@ -146,3 +146,42 @@ def test_a_template_cannot_reach_outside_its_sandbox(tmp_path: Path) -> None:
     codec = ChatCodec.from_folder(write_toy_tokenizer(tmp_path / "t", template=template))
     refused = codec.start([Message("user", "u")] * 4)
     assert getattr(refused, "reason", "") == "template_error"
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("tokenizer.json", {"added_tokens": [1]}, "added_tokens is no list of objects"),
+        ("tokenizer.json", {"added_tokens": {"a": 1}}, "added_tokens is no list of objects"),
+        ("tokenizer.json", {"added_tokens": [{"content": "<x>"}]}, "added_tokens is no list of objects"),
+        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "added_tokens_decoder is no object"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "added_tokens_decoder is no object"),
+        ("generation_config.json", {"eos_token_id": "</s>"}, "eos_token_id is '</s>'"),
+        ("generation_config.json", {"eos_token_id": [1, "</s>"]}, "eos_token_id is"),
+        ("generation_config.json", {"eos_token_id": True}, "eos_token_id is True"),
+    ],
+)
+def test_a_field_that_is_not_of_its_kind_is_named_with_its_file(
+    toy_folder: Path, tmp_path: Path, file: str, change: dict[str, object], said: str
+) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    path = folder / file
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, **change}))
+    with pytest.raises(FolderError, match=said) as caught:
+        ChatCodec.from_folder(folder)
+    assert file in caught.value.path
+
+
+def test_no_end_of_sequence_id_is_no_error(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    (folder / "generation_config.json").write_text('{"eos_token_id": null}')
+    assert ChatCodec.from_folder(folder).stop_token_ids
+
+
+def test_a_tokenizer_that_cannot_write_every_text_is_refused(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
+    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    with pytest.raises(FolderError, match="cannot encode plain text"):
+        ChatCodec.from_folder(folder)

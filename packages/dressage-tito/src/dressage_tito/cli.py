@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dressage_tito.errors import TitoError
+from dressage_tito.template import checked_kwargs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,17 +41,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
 
 
 def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text} is no JSON object")
-    return value
+    try:
+        return checked_kwargs(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _certify(arguments: argparse.Namespace) -> int:

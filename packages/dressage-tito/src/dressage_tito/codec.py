@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -140,9 +139,7 @@ class ChatCodec:
     @property
     def profile_hash(self) -> str:
         """blake2b-128 of the profile and of the template's arguments: what a certificate is bound to."""
-        fields = {f.name: getattr(self.profile, f.name) for f in dataclasses.fields(self.profile)}
-        fields["inner_ids"] = sorted(self.profile.inner_ids)
-        text = repr((sorted(fields.items(), key=lambda item: item[0]), sorted(self._kwargs.items())))
+        text = repr((self.profile.stated(), sorted(self._kwargs.items())))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property

@@ -46,12 +46,12 @@ def read_folder(path: str | Path) -> TokenizerFolder:
     templates = _templates(folder, config)
     return TokenizerFolder(
         path=folder,
-        tokenizer=_with_config_tokens(tokenizer, config),
+        tokenizer=_with_config_tokens(tokenizer, config, tokenizer_file),
         tokenizer_hash=_digest(tokenizer_file.read_bytes()),
         templates=templates,
         template_hash=_digest(json.dumps(templates, sort_keys=True).encode()),
         special=_special_tokens({**special_map, **config}),
-        eos_ids=_generation_eos(_read_optional(folder / "generation_config.json")),
+        eos_ids=_generation_eos(folder / "generation_config.json"),
     )
 
 
@@ -131,26 +131,46 @@ def _token_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _generation_eos(config: dict[str, Any]) -> tuple[int, ...]:
-    value = config.get("eos_token_id")
+def _generation_eos(file: Path) -> tuple[int, ...]:
+    value = _read_optional(file).get("eos_token_id")
     values = value if isinstance(value, list) else [value]
-    return tuple(item for item in values if isinstance(item, int) and not isinstance(item, bool))
+    ids = tuple(item for item in values if isinstance(item, int) and not isinstance(item, bool))
+    if len(ids) < len(values) and value is not None:
+        raise FolderError(str(file), f"eos_token_id is {value!r}", "Give an id, or a list of ids.")
+    return ids
 
 
-def _with_config_tokens(tokenizer: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def _with_config_tokens(tokenizer: dict[str, Any], config: dict[str, Any], file: Path) -> dict[str, Any]:
     """Add the tokens that only tokenizer_config.json declares (added_tokens_decoder)."""
-    added = list(tokenizer.get("added_tokens") or [])
+    added = tokenizer.get("added_tokens") or []
+    if not isinstance(added, list) or not all(_is_token(item) for item in added):
+        raise FolderError(
+            str(file),
+            "added_tokens is no list of objects with id and content",
+            "Save the tokenizer again in its fast form.",
+        )
+    declared = config.get("added_tokens_decoder") or {}
+    where = file.with_name("tokenizer_config.json")
+    if not isinstance(declared, dict) or not all(key.isdecimal() for key in declared):
+        raise FolderError(
+            str(where), "added_tokens_decoder is no object of tokens by id", "Save the tokenizer again."
+        )
     known = {item["id"] for item in added}
-    for key, item in (config.get("added_tokens_decoder") or {}).items():
-        if isinstance(item, dict) and int(key) not in known:
-            flags = {name: bool(item.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
-            added.append(
-                {
-                    "id": int(key),
-                    "content": str(item.get("content")),
-                    **flags,
-                    "normalized": bool(item.get("normalized", False)),
-                    "special": bool(item.get("special", False)),
-                }
-            )
-    return {**tokenizer, "added_tokens": sorted(added, key=lambda item: int(item["id"]))}
+    more = [
+        _config_token(int(key), item)
+        for key, item in declared.items()
+        if isinstance(item, dict) and int(key) not in known
+    ]
+    return {**tokenizer, "added_tokens": sorted([*added, *more], key=lambda item: int(item["id"]))}
+
+
+def _is_token(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("id"), int) and isinstance(item.get("content"), str)
+
+
+def _config_token(token: int, item: dict[str, Any]) -> dict[str, Any]:
+    flags = {
+        name: bool(item.get(name, False))
+        for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
+    }
+    return {"id": token, "content": str(item.get("content")), **flags}

@@ -6,12 +6,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dressage_tito.appending import not_appendable
-from dressage_tito.errors import ProfileError
+from dressage_tito.errors import FolderError, ProfileError
 from dressage_tito.folder import TokenizerFolder
-from dressage_tito.grammars import GRAMMARS, REASONING_TAGS, ToolGrammarName
-from dressage_tito.probe import ASK, CALL_ID, KEY, OTHER, TOOL_NAME, USER, WORD, Probe
-from dressage_tito.profile import ArgumentsAs, Profile, Retention
+from dressage_tito.grammars import REASONING_TAGS
+from dressage_tito.probe import ASK, OTHER, USER, WORD
+from dressage_tito.profile import Profile, Retention
 from dressage_tito.template import ChatTemplate, Json, RenderError
+from dressage_tito.tool_probing import ToolProbe
 
 if TYPE_CHECKING:
     from dressage_tito.tokens import Tokens
@@ -20,15 +21,23 @@ if TYPE_CHECKING:
 def infer_profile(
     folder: TokenizerFolder, template: ChatTemplate, tokens: Tokens, kwargs: Json | None = None
 ) -> Profile:
-    """Probe the template. Raises ProfileError where it shows no assistant turn."""
+    """Probe the template. Raises ProfileError where it shows no assistant turn, and FolderError where the
+    tokenizer cannot encode a word."""
+    try:
+        tokens.encode_plain(ASK)
+    except Exception as error:  # tokenizers raises plain Exception
+        raise FolderError(
+            str(folder.path / "tokenizer.json"),
+            f"the tokenizer cannot encode plain text ({error})",
+            "Use a tokenizer that can write every text, such as a byte-level one.",
+        ) from error
     return _Inference(folder, template, tokens, kwargs or {}).profile()
 
 
-class _Inference(Probe):
+class _Inference(ToolProbe):
     def __init__(self, folder: TokenizerFolder, template: ChatTemplate, tokens: Tokens, kwargs: Json) -> None:
+        super().__init__(template, kwargs, tokens)
         self._folder = folder
-        super().__init__(template, kwargs)
-        self._tokens = tokens
         self._source = "".join(folder.templates.values())
         eos = folder.special.get("eos_token")
         self._eos = eos if isinstance(eos, str) else ""
@@ -36,13 +45,12 @@ class _Inference(Probe):
     def profile(self) -> Profile:
         prompt = self._generation_prompt()
         close, sampled_close = self._closings()
-        self.arguments = self._find_arguments()
-        grammar = self._grammar()
-        suffix, calls_close = self._call_closing(close) if grammar != "none" else ("", "")
+        self.arguments = self.find_arguments()
+        shown = self.tools_shown()
+        suffix, calls_close = self._call_closing(close) if shown.calls else ("", "")
         block, tags = self._reasoning(prompt)
         field = self._reasoning_field()
         bos = self._folder.special.get("bos_token")
-        with_tools = grammar in GRAMMARS
         return Profile(
             turn_close_text=close,
             turn_close_ids=self._ids(close),
@@ -51,11 +59,11 @@ class _Inference(Probe):
             reasoning_tags=tags,
             reasoning_field=field,
             thinking_in_history=self._retention(field),
-            tool_grammar=grammar,
+            tool_grammar=shown.grammar,
             bos="template" if isinstance(bos, str) and self._begins_once_with(bos) else "none",
             developer_role=WORD in (self.try_text([{"role": "developer", "content": WORD}, USER]) or ""),
-            tools_in_tail=self._tools_in_tail(),
-            calls_before_tool=self._calls_before_tool(),
+            tools_in_tail=self.tools_in_tail(),
+            calls_before_tool=self.calls_before_tool(),
             sampled_close_text=sampled_close,
             closing_stops=self._closing_stops(close, sampled_close),
             calls_close_text=calls_close,
@@ -64,22 +72,25 @@ class _Inference(Probe):
             arguments_as=self.arguments,
             reasoning_block=block,
             inner_ids=self._inner_ids(prompt, suffix),
-            not_appendable=MappingProxyType(not_appendable(self, with_tools, block)),
-            tool_result_needs=self._tool_result_needs(),
-            parallel_calls=self._parallel_calls(),
-            content_beside_calls=self._content_beside_calls(),
+            not_appendable=MappingProxyType(not_appendable(self, shown.calls, block)),
+            tool_result_needs=self.tool_result_needs(),
+            parallel_calls=self.parallel_calls(),
+            content_beside_calls=self.content_beside_calls(),
             trailing_prompt=bool(self.trailing),
+            prints_tools=shown.tools,
+            prints_calls=shown.calls,
+            tools_note=shown.note,
         )
 
     def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokens.encode(text, (), "\0")[0].tolist())
+        return tuple(self.tokens.encode(text, (), "\0")[0].tolist())
 
     def _first_literal(self, text: str) -> str:
-        match = self._tokens.literals.match(text)
+        match = self.tokens.literals.match(text)
         return match.group() if match else ""
 
     def _literal_ids(self, text: str) -> list[int]:
-        return [self._tokens.control_ids[match.group()] for match in self._tokens.literals.finditer(text)]
+        return [self.tokens.control_ids[match.group()] for match in self.tokens.literals.finditer(text)]
 
     # A turn's ends
 
@@ -130,19 +141,10 @@ class _Inference(Probe):
         after_earlier = earlier.partition(WORD)[2]
         if after_earlier.startswith(after_last):
             return after_last, after_last
-        common = self._common(after_last, after_earlier)
+        common = self.common(after_last, after_earlier)
         if common:
             return common, common
         return self._first_literal(after_earlier), after_last
-
-    def _common(self, one: str, other: str) -> str:
-        """The longest common beginning that cuts no control literal."""
-        size = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), -1)
-        size = min(len(one), len(other)) if size < 0 else size
-        for match in self._tokens.literals.finditer(one):
-            if match.start() < size < match.end():
-                size = match.start()
-        return one[:size]
 
     def _closing_stops(self, close: str, sampled_close: str) -> tuple[tuple[int, int], ...]:
         if not close or sampled_close == close:
@@ -151,11 +153,11 @@ class _Inference(Probe):
         return ((sampled[0], printed[0]),) if len(sampled) == len(printed) == 1 else ()
 
     def _stops(self, sampled_close: str, calls_close: str) -> tuple[int, ...]:
-        eos = self._tokens.id_of(self._eos) if self._eos else None
+        eos = self.tokens.id_of(self._eos) if self._eos else None
         declared = [token for token in (eos, *self._folder.eos_ids) if token is not None]
         stops: list[int] = []
         for text in (sampled_close, calls_close):
-            ids = [token for token in self._ids(text) if self._tokens.is_control(token)]
+            ids = [token for token in self._ids(text) if self.tokens.is_control(token)]
             stops += [token for token in ids if token in declared][:1] or ids[:1]
         return tuple(dict.fromkeys([*stops, *declared]))
 
@@ -167,11 +169,11 @@ class _Inference(Probe):
         after_last = last.rpartition(WORD)[2]
         earlier = self.try_text([USER, self.calls(), self.result()], generation=True, tools=True)
         after_earlier = after_last if earlier is None else earlier.rpartition(WORD)[2]
-        common = self._common(after_last, after_earlier)
+        common = self.common(after_last, after_earlier)
         if close and close in common:
             return common[: common.rindex(close)], close
-        declared = {self._eos, *(self._tokens.decode([token]) for token in self._folder.eos_ids)}
-        for match in self._tokens.literals.finditer(common):
+        declared = {self._eos, *(self.tokens.decode([token]) for token in self._folder.eos_ids)}
+        for match in self.tokens.literals.finditer(common):
             if match.group() in declared:
                 return common[: match.start()], match.group()
         return common, ""
@@ -218,87 +220,12 @@ class _Inference(Probe):
     def _block_by_difference(self, field: str) -> tuple[str, str] | None:
         without = self.text([USER, self.reply(OTHER)])
         whole = self.text([USER, self._thinking(field)])
-        start = len(self._common(whole, without))
+        start = len(self.common(whole, without))
         end = 0
         while end < len(without) - start and whole[-end - 1] == without[-end - 1]:
             end += 1
         opening, word, closing = whole[start : len(whole) - end].partition(WORD)
         return (opening, closing) if word and opening and closing else None
-
-    # Tools
-
-    def _find_arguments(self) -> ArgumentsAs:
-        if self.try_text([USER, self.calls()], tools=True) is None:
-            self.arguments = "text"
-            if self.try_text([USER, self.calls()], tools=True) is not None:
-                return "text"
-        return "object"
-
-    def _grammar(self) -> ToolGrammarName:
-        plain = self.try_text([USER], tools=True)
-        if plain is None or TOOL_NAME not in plain:
-            return "none"
-        found = False
-        for name, grammar in GRAMMARS.items():
-            call_id = grammar.call_id(TOOL_NAME, 0) or CALL_ID
-            text = self.try_text([USER, self.calls(call_id=call_id)], tools=True)
-            if text is None or WORD not in text:
-                continue
-            found = True
-            if grammar.recognise(text[len(self._common(text, plain)) :], TOOL_NAME, KEY, WORD):
-                return name
-        return "unknown" if found else "none"
-
-    def _tail(self, appended: Json, *, tools: bool, calls: Json | None = None) -> str | None:
-        """What follows an assistant turn that ends in the probe word."""
-        text = self.try_text([USER, calls or self.reply(), appended], generation=True, tools=tools)
-        return None if text is None or WORD not in text else text.rpartition(WORD)[2]
-
-    def _tools_in_tail(self) -> bool:
-        pairs = ((USER, None), (self.result(), None), (self.result(), self.calls()))
-        return any(
-            self._tail(message, tools=False, calls=calls) != self._tail(message, tools=True, calls=calls)
-            for message, calls in pairs
-        )
-
-    def _calls_before_tool(self) -> bool:
-        plain = self._tail(self.result(), tools=False)
-        after_call = self._tail(self.result(), tools=False, calls=self.calls())
-        if plain is None:
-            return True
-        return after_call is not None and not after_call.endswith(plain)
-
-    def _tool_result_needs(self) -> tuple[str, ...]:
-        base = self._tail(self.result(), tools=True, calls=self.calls())
-        other_name = self._tail(self.result(name="other"), tools=True, calls=self.calls(name="other"))
-        other_id = self._tail(
-            self.result(call_id="call00002"), tools=True, calls=self.calls(call_id="call00002")
-        )
-        needs = []
-        if base is not None and other_name != base:
-            needs.append("name")
-        if base is not None and other_id != base:
-            needs.append("tool_call_id")
-        return tuple(needs)
-
-    def _parallel_calls(self) -> bool:
-        both = self.calls()
-        both["tool_calls"] += self.calls(call_id="call00002", word=OTHER)["tool_calls"]
-        text = self.try_text([USER, both], tools=True)
-        if text is None:
-            return self.try_text([USER, self.calls()], tools=True) is None
-        return OTHER in text or WORD not in text
-
-    def _content_beside_calls(self) -> bool:
-        """Whether content and calls of one turn are printed, in this order, before the calls' results."""
-        both = {**self.calls(), "content": OTHER}
-        text = self.try_text([USER, both, {**self.result(), "content": "Xq7result"}], tools=True)
-        if text is None or WORD not in text:
-            return True
-        places = [text.find(word) for word in (OTHER, WORD, "Xq7result")]
-        return places == sorted(places) and places[0] >= 0
-
-    # What may be appended
 
     def _begins_once_with(self, bos: str) -> bool:
         """Whether a conversation begins with this text and holds it nowhere else (not a turn's opener)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,6 +74,15 @@ class Profile:
     """What the template prints so that it cannot be read back: ``arguments``."""
     trailing_prompt: bool = False
     """The template prints its generation prompt whether it is asked to or not."""
+    prints_tools: bool = True
+    """The template prints the tools that it is given."""
+    prints_calls: bool = True
+    """The template prints the calls of earlier turns; otherwise a conversation that holds some is refused."""
+    tools_described: bool = False
+    """Declared alone: tools are described in a message (the agent's own prompt, or the model card's), so that
+    they may be offered although the template does not print them."""
+    tools_note: str = ""
+    """Why tools cannot be offered; "" where they can."""
     family: str = ""
     """The family's name where it is declared (``families.toml``)."""
 
@@ -85,10 +94,20 @@ class Profile:
             header = header.partition(tag.strip())[0]
         return header
 
+    def stated(self) -> list[tuple[str, object]]:
+        """Names and values of the fields that are not at their defaults, less the explanation, in order: the
+        same, whatever fields a later version adds."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tools_note"}
+        values["inner_ids"] = sorted(self.inner_ids)
+        defaults = {item.name: item.default for item in fields(self)}
+        return [
+            (name, value) for name, value in sorted(values.items()) if value not in (defaults[name], [], {})
+        ]
+
     @property
     def supports_tools(self) -> bool:
-        """Tools can be offered: the template prints them and calls come in a grammar that is parsed."""
-        return self.tool_grammar in GRAMMARS
+        """Tools can be offered: the model is shown them, and calls come in a grammar that is parsed."""
+        return self.tool_grammar in GRAMMARS and (self.prints_tools or self.tools_described)
 
 
 def _text(value: Any) -> str:
@@ -145,6 +164,7 @@ _KEYS: dict[str, Any] = {
     "reasoning_field": _text,
     "thinking_in_history": _choice("keeps", "strips", "none"),
     "tool_grammar": _choice("none", "unknown", *GRAMMARS),
+    "tools_described": _flag,
     "arguments_as": _choice("object", "text"),
     "bos": _choice("template", "none"),
     "developer_role": _flag,

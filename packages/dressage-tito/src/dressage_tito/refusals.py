@@ -23,20 +23,29 @@ def refuse_messages(
                 f"messages[{index}].role is {message.role!r}: use one of {sorted(ROLES)}",
             )
     calls = any(message.tool_calls for message in messages)
-    unprintable = _unprintable(profile, messages) if calls else None
-    if unprintable is not None:
-        return unprintable
     if (tools or calls) and not profile.supports_tools:
-        what = {
-            "none": "the chat template prints no tools",
-            "unknown": "the chat template writes tool calls in a grammar that is not parsed",
-        }.get(profile.tool_grammar, "")
-        return Refusal("tools_unsupported", f"{what}: describe tools in a message instead")
-    return None
+        return Refusal("tools_unsupported", _why_no_tools(profile))
+    return _unprintable(profile, messages) if calls else None
+
+
+def _why_no_tools(profile: Profile) -> str:
+    note = profile.tools_note or "the calls' grammar is not known"
+    if profile.prints_tools:
+        return f"{note}: use a template that writes them, or declare tool_grammar in a profile"
+    return (
+        f"{note}: use a template that does, or describe them in a message and declare tools_described "
+        "and tool_grammar in a profile"
+    )
 
 
 def _unprintable(profile: Profile, messages: Sequence[Message]) -> Refusal | None:
     for index, message in enumerate(messages):
+        if message.tool_calls and not profile.prints_calls:
+            return Refusal(
+                "calls_dropped",
+                f"messages[{index}] makes calls, which the chat template does not print: a conversation that "
+                "begins with them cannot be written",
+            )
         if len(message.tool_calls) > 1 and not profile.parallel_calls:
             return Refusal(
                 "parallel_calls_dropped",

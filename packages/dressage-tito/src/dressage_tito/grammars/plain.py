@@ -8,7 +8,15 @@ from dressage_tito.grammars.reasoning import read_reasoning
 
 def plain(name: ToolGrammarName) -> ToolGrammar:
     """A grammar without calls."""
-    return ToolGrammar(name, _read)
+    return ToolGrammar(name, _read_unknown if name == "unknown" else _read)
+
+
+def _read_unknown(text: str, context: TurnContext) -> Reading:
+    reading = _read(text, context)
+    if not context.tools:
+        return reading
+    note = "tool_grammar_unknown: calls of this model are not parsed; what it writes stays in the content"
+    return Reading(reading.pieces, (*reading.warnings, note))
 
 
 def _read(text: str, context: TurnContext) -> Reading:
