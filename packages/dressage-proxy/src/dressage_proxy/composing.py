@@ -8,7 +8,7 @@ turn that was sampled is never tokenised again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from dressage_proxy.canonical import merge_leading_system
 from dressage_proxy.echoes import Echo
+
+NOTE_PREFIX = "[system] "
+"""Before a system message in mid-conversation that the template can only print as the user's."""
+_SYSTEM = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """What to append to the prefix. ``copied`` turns are in it by their ids, ``rendered`` ones as text."""
+    """What to append to the prefix. ``copied`` turns are in it by their ids, ``rendered`` ones as text,
+    ``noted`` system messages as notes of the user; ``joined`` messages became a part of the one before."""
 
     encoded: Encoded
     copied: int
     rendered: int
+    noted: int = 0
+    joined: int = 0
 
 
 def compose(
@@ -47,10 +54,26 @@ def compose(
 ) -> Composed | Refusal:
     """Encode ``pieces`` after ``prefix`` (None: from the start) up to the generation prompt.
 
-    Where the codec refuses to go on after a copied turn, all of them are rendered as text and counted; where
-    it refuses that too, so does this.
+    Where the codec refuses to go on after a copied turn, all of them are rendered as text and counted. Where
+    it refuses that too, the conversation is adapted to what templates commonly do not take: system messages
+    in mid-conversation become notes of the user in their place, and messages of the user in a row one
+    message. Else so does this refuse.
     """
     encoder = _Encoder(codec, prefix, tools, template_kwargs, thinking)
+    composed = _composed(encoder, pieces)
+    if isinstance(composed, Composed):
+        return composed
+    noted = _noted(pieces, started=prefix is not None)
+    notes = sum(one is not two for one, two in zip(pieces, noted, strict=True))
+    joined = _joined(noted)
+    for adapted, changes in ((noted, notes), (joined, len(pieces) - len(joined))):
+        again = _composed(encoder, adapted) if changes else composed
+        if isinstance(again, Composed):
+            return replace(again, noted=notes, joined=len(pieces) - len(adapted))
+    return composed
+
+
+def _composed(encoder: _Encoder, pieces: Sequence[Piece]) -> Composed | Refusal:
     echoes = sum(piece.ids is not None for piece in pieces)
     if echoes:
         composed = encoder.run(pieces)
@@ -58,6 +81,30 @@ def compose(
             return composed
     encoded = encoder.encode([piece.message for piece in pieces])
     return encoded if isinstance(encoded, Refusal) else Composed(encoded, 0, echoes)
+
+
+def _noted(pieces: Sequence[Piece], *, started: bool) -> list[Piece]:
+    """Pieces with the user's notes in place of system messages that do not lead the conversation."""
+    adapted = []
+    for piece in pieces:
+        message = piece.message
+        later = started and message.role in _SYSTEM
+        started = started or message.role not in _SYSTEM
+        note = replace(message, role="user", content=NOTE_PREFIX + message.content)
+        adapted.append(replace(piece, message=note) if later else piece)
+    return adapted
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces with one message of the user where several follow each other."""
+    adapted: list[Piece] = []
+    for piece in pieces:
+        if adapted and piece.message.role == adapted[-1].message.role == "user":
+            text = f"{adapted[-1].message.content}\n\n{piece.message.content}"
+            adapted[-1] = replace(piece, message=replace(piece.message, content=text))
+        else:
+            adapted.append(piece)
+    return adapted
 
 
 class _Encoder:

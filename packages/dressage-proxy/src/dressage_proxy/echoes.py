@@ -96,6 +96,16 @@ class Echoes:
                 return Echo(index, tokens, key, cut=True, differs=True)
         return Echo(index, len(turn.output_ids), turn.reply_key, differs=True, by_calls=by_calls)
 
+    def call_name(self, tree: TrajectoryTree, codec: ChatCodec, wire_id: str) -> str:
+        """The name of a call that was handed out, as the model wrote it; "" for another."""
+        index = self.calls.get(wire_id)
+        if index is None:
+            return ""
+        turn = tree.turn(index)
+        made = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason).tool_calls
+        names = {wire: call.name for wire, call in zip(turn.extra["wire_ids"], made, strict=False)}
+        return names.get(wire_id, "")
+
     def _begun(
         self,
         tree: TrajectoryTree,
@@ -121,18 +131,10 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
     """
     said, calls = message.content.rstrip(), len(message.tool_calls)
 
-    def parsed(count: int) -> ParsedTurn:
-        return codec.parse(
-            turn.output_ids[:count],
-            reasoning_open=bool(turn.extra.get("reasoning_open")),
-            finish_reason="length",
-            tools=_ANY_TOOL,
-        )
-
     low, high = 0, len(turn.output_ids)
     while low < high:
         middle = (low + high + 1) // 2
-        found = parsed(middle)
+        found = _parsed(codec, turn, middle)
         over = len(found.tool_calls) - calls
         if over > 0 or (over == 0 and len(found.content.rstrip()) > len(said)):
             high = middle - 1
@@ -140,9 +142,19 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
             low = middle
     if low in (0, len(turn.output_ids)):
         return None
-    found = parsed(low)
+    found = _parsed(codec, turn, low)
     same = found.content.strip() == said.strip() and len(found.tool_calls) == calls
     return low if same else None
+
+
+def _parsed(codec: ChatCodec, turn: Turn, count: int, finish_reason: str = "length") -> ParsedTurn:
+    """What the first ``count`` sampled ids of a turn say."""
+    return codec.parse(
+        turn.output_ids[:count],
+        reasoning_open=bool(turn.extra.get("reasoning_open")),
+        finish_reason=finish_reason,
+        tools=_ANY_TOOL,
+    )
 
 
 def echo_flag(echo: Echo, where: str) -> str:

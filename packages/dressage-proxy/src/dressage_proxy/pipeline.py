@@ -318,6 +318,8 @@ class Pipeline:
             "accepted": sorted(request.accepted) if planned.place.parent == ROOT else [],
             "copied": planned.copied,
             "rendered": planned.rendered,
+            "noted": planned.noted,
+            "joined": planned.joined,
             "warnings": list(parsed.warnings),
             "pinned": dict(session.pinned) if planned.place.parent == ROOT else {},
         }

@@ -69,6 +69,10 @@ class Plan:
     """Earlier turns whose sampled ids are in the delta."""
     rendered: int = 0
     """Earlier turns that had to be rendered as text: the codec refused to go on after their ids."""
+    noted: int = 0
+    """System messages that the template does not take where they stand, written as notes of the user."""
+    joined: int = 0
+    """Messages of the user that the template takes as a part of the one before alone."""
     broken: tuple[int, ...] = ()
     """Turns of which the client shows to have the beginning alone."""
 
@@ -165,7 +169,7 @@ async def plan(
             kind = _said_kind(request, place) or session.tree.turn(place.parent).kind
             return Plan(
                 place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, "",
-                composed.copied, composed.rendered, _broken(pieces),
+                composed.copied, composed.rendered, composed.noted, composed.joined, _broken(pieces),
             )  # fmt: skip
         place = replace(place, parent=ROOT, matched=0, cut_reason=f"refused_{composed.reason}")
     return await _start(session, codec, request, place, busy)
@@ -202,7 +206,7 @@ async def _start(session: Session, codec: ChatCodec, request: ModelRequest, plac
     prompt = Prompt(encoded.ids, IdsDigest().update(encoded.ids))
     return Plan(
         place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, system_key,
-        composed.copied, composed.rendered, _broken(pieces),
+        composed.copied, composed.rendered, composed.noted, composed.joined, _broken(pieces),
     )  # fmt: skip
 
 
@@ -221,14 +225,25 @@ def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
     ids may hold the thinking that is to go.
     """
     copied = session.thinking == "keep"
+    named = "name" in codec.profile.tool_result_needs
     pieces = []
     for index in range(place.matched, len(place.raw)):
         message = _message(place.raw[index], index)
         before = place.keys[:index]
         echo = _echo(session, codec, place.handles.get(index, ""), message, before, place.tools_hash)
         ids = None if echo is None or not copied else session.tree.turn(echo.turn).output_ids[: echo.tokens]
+        if named and message.role == "tool" and not message.name:
+            message = replace(message, name=_call_name(session, codec, message.tool_call_id, place.raw))
         pieces.append(Piece(_native(session, message), echo, ids))
     return pieces
+
+
+def _call_name(session: Session, codec: ChatCodec, call_id: str, raw: Sequence[Any]) -> str:
+    """The name of the call that a result answers, whatever the order of results: the model's own, or that of
+    a call which the client brought; "" for neither."""
+    name = session.echoes.call_name(session.tree, codec, call_id)
+    calls = (call for said in raw if isinstance(said, Mapping) for call in said.get("tool_calls") or ())
+    return name or next((call["function"]["name"] for call in calls if call.get("id") == call_id), "")
 
 
 def _echo(

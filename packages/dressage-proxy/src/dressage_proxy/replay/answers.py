@@ -42,7 +42,7 @@ def script(codec: ChatCodec, call: Call) -> Script:
     """The reply to one call. Raises UnwritableError."""
     assert call.request is not None
     tools = call.request.tools or None
-    said = _said(call.echo)
+    said = _said(codec, call.echo)
     text, close = _written(codec, said, tools)
     if call.echo is None or not call.row.answer.startswith("!cut"):
         return Script(tuple(_ids(codec, text)))
@@ -58,10 +58,14 @@ def _written(codec: ChatCodec, message: Message, tools: Sequence[Tool] | None) -
     return written
 
 
-def _said(echo: Mapping[str, Any] | None) -> Message:
+def _said(codec: ChatCodec, echo: Mapping[str, Any] | None) -> Message:
     if echo is None:
         return Message("assistant", _PLAIN_ANSWER)
-    calls = [{**call, "function": _function(call["function"])} for call in echo.get("tool_calls") or []]
+    calls = []
+    for number, call in enumerate(echo.get("tool_calls") or []):
+        function = _function(call["function"])
+        own_id = codec.native_call_id(function["name"], number) or call["id"]
+        calls.append({"id": own_id, "type": "function", "function": function})
     return message_from_json({**echo, "tool_calls": calls})
 
 
@@ -82,7 +86,8 @@ def _function(function: Mapping[str, Any]) -> Mapping[str, Any]:
 def _more(codec: ChatCodec, said: Message, request: ModelRequest, kept: str) -> str:
     """What a reply said after the client's stream was cut: one call more, where the grammar takes it."""
     if request.tools:
-        call = ToolCall("", request.tools[0]["function"]["name"], {}, "{}")
+        name = request.tools[0]["function"]["name"]
+        call = ToolCall(codec.native_call_id(name, len(said.tool_calls)), name, {}, "{}")
         whole = reply_text(codec, _BEFORE, replace(said, tool_calls=(*said.tool_calls, call)), request.tools)
         if not isinstance(whole, Refusal) and whole[0].startswith(kept):
             return whole[0].removeprefix(kept)
