@@ -175,7 +175,7 @@ async def test_c24_leading_system_messages_are_joined_with_a_fixed_joiner(rig):
     assert len((await rig.end(session)).segments) == 1
 
 
-async def test_c24_a_template_that_takes_no_later_system_message_refuses_it_by_name(make_rig, tmp_path):
+async def test_c24_a_template_that_takes_no_later_system_message_is_given_it_as_a_note(make_rig, tmp_path):
     strict = TEMPLATE.replace(
         "{%- for message in messages %}",
         "{%- for message in messages %}{%- if message.role == 'system' and not loop.first %}"
@@ -186,12 +186,9 @@ async def test_c24_a_template_that_takes_no_later_system_message_refuses_it_by_n
     rig = await make_rig(codec=codec)
     session = await rig.open()
     first = await rig.chat(session, system("A"), "go")
-    reply = await rig.post(
-        session, {"messages": [system("A"), user("go"), echo(first), system("B"), user("x")]}
-    )
-    assert reply.status_code == 400, "never lost without an error"
-    assert "system comes first" in reply.json()["error"]["message"]
-    await rig.chat(session, system("A"), "go", echo(first), "on")
+    await rig.chat(session, system("A"), "go", echo(first), system("B"), user("x"))
+    assert "<|im_start|>user\n[system] B<|im_end|>" in rig.codec.decode(rig.engine.requests[1].input_ids)
+    assert rig.tree(session).turn(1).extra["noted"] == 1
     assert len((await rig.end(session)).segments) == 1
 
 
