@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from dressage_tito.frames import Frames
 from dressage_tito.grammars import REASONING_TAGS
 from dressage_tito.marking import (
     Marker,
@@ -47,6 +48,7 @@ class Renderer:
     literals: re.Pattern[str]
     profile: Profile
     _openings: dict[tuple[str, str], str] = field(default_factory=dict, repr=False, compare=False)
+    _frames: Frames = field(default_factory=Frames, repr=False, compare=False)
 
     def render(
         self,
@@ -61,25 +63,48 @@ class Renderer:
         ``before`` are messages of a dummy conversation: not proven, and the last of them has its content
         closed by ``marks.cut`` (a message with calls: its last call's first argument).
         """
+        try:
+            return self._rendered(messages, tools, kwargs, before)
+        except RecursionError:
+            return Refusal(
+                "nested_too_deeply", "the tools or a call's arguments are nested too deeply to print"
+            )
+
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        kwargs: Json,
+        before: Sequence[Message],
+    ) -> Rendered | Refusal:
         marks = choose_marks(conversation_texts(messages, tools))
         if marks is None:
             return Refusal("marks_exhausted", "the conversation uses every character that could mark content")
         marker = self._marker(marks, self.literals)
         head = [*marker.messages(before[:-1], marked=False), *_cut(marker, before[-1:])]
         escaped_tools = marker.tools(tools)
+        contents = [marker.escape(message.content) for message in messages]
+
+        def text(*, marked: bool) -> str:
+            said = [*head, *marker.messages(messages, marked=marked)]
+            return self.template.render(said, escaped_tools, generation=True, kwargs=kwargs)
+
         try:
-            bare, marked = (
-                self.template.render(
-                    [*head, *marker.messages(messages, marked=with_marks)],
-                    escaped_tools,
-                    generation=True,
-                    kwargs=kwargs,
+            bare = text(marked=False)
+            if not _is_text(bare):
+                return Refusal(
+                    "half_a_character",
+                    "messages or tools hold half of a surrogate pair, which is no character: send it whole",
                 )
-                for with_marks in (False, True)
-            )
+            spans = self._frames.spans(messages, contents, bare) if before else None
+            if spans is not None:
+                return Rendered(bare, spans, marks)
+            located = self._located(marks, messages, contents, bare, text(marked=True))
         except RenderError as error:
             return Refusal("template_error", f"the chat template refuses the conversation: {error}")
-        return self._located(marker, messages, bare, marked)
+        if before and isinstance(located, Rendered):
+            self._frames.keep(messages, contents, located.text, located.spans)
+        return located
 
     def tail(
         self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json
@@ -193,10 +218,8 @@ class Renderer:
         return Marker(marks, literals, self.profile.reasoning_field, self.profile.arguments_as)
 
     def _located(
-        self, marker: Marker, messages: Sequence[Message], bare: str, marked: str
+        self, marks: Marks, messages: Sequence[Message], contents: Sequence[str], bare: str, marked: str
     ) -> Rendered | Refusal:
-        marks = marker.marks
-        contents = [marker.escape(message.content) for message in messages]
         wanted = [(index, text.strip()) for index, text in enumerate(contents) if text.strip()]
         filled = [contents[index] for index, _ in wanted]
         text, spans = unmark(marked, marks)
@@ -214,6 +237,14 @@ class Renderer:
                 f"the chat template does not print messages[{index}] (role {messages[index].role}) as it is",
             )
         return Rendered(text, tuple(widen(text, spans, [filled[index] for index in order])), marks)
+
+
+def _is_text(text: str) -> bool:
+    """Whether every character can be encoded: JSON may spell halves of surrogate pairs."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _printed(seen: Sequence[str], wanted: Sequence[Sequence[str]]) -> tuple[list[int], int | None]:
