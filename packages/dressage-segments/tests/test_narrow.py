@@ -41,6 +41,12 @@ def test_runs_come_back_as_they_were_and_take_less(column):
         assert identical(from_runs(runs, column.dtype), column)
 
 
+@pytest.mark.parametrize("column", [np.full(9, 2**40), np.full(9, -(2**40)), np.full(9, 2**31, np.uint32)])
+def test_numbers_beyond_32_bits_are_not_kept_as_runs(column):
+    assert to_runs(column) is None
+    assert to_runs(np.sign(column)) is not None
+
+
 @pytest.mark.parametrize(
     ("highest", "per_entry"), [(255, 1), (256, 2), (2**16 - 1, 2), (2**16, 3), (2**24 - 1, 3), (2**24, 4)]
 )

@@ -67,11 +67,11 @@ def spans(draw, number, most_id):
     origin = draw(st.sampled_from([0, 1, 1, 2, 3]))
     if origin != 1:
         return [(token, 0.0, 0, origin, -1, -1, -1) for token in ids]
-    first = draw(st.integers(0, 3))
+    first, step = draw(st.integers(0, 3)), draw(st.sampled_from([1, 1, 1, 0, 2]))
     masks = st.integers(0, 1) if draw(st.booleans()) else st.just(draw(st.integers(0, 1)))
     versions = st.sampled_from(draw(st.lists(st.integers(-1, 2**31 - 1), min_size=1, max_size=2)))
     return [
-        (token, draw(LOGPROBS), draw(masks), 1, draw(versions), number, first + place)
+        (token, draw(LOGPROBS), draw(masks), 1, draw(versions), number, first + place * step)
         for place, token in enumerate(ids)
     ]
 

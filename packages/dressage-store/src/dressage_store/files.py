@@ -21,6 +21,7 @@ from dressage_segments import (
 from dressage_store.errors import (
     CorruptStoreError,
     NotFoundError,
+    StoreError,
     StoreFullError,
     os_errors,
 )
@@ -38,6 +39,7 @@ from dressage_store.ledger import (
     check_session_id,
 )
 from dressage_store.logfile import LogWriter, Scan, frame, scan
+from dressage_store.reserve import Reserve
 from dressage_store.trajectory_files import load, missing_entries, pending_entry, publish, remove_leftovers
 
 _MAX_OPEN = 128
@@ -71,18 +73,21 @@ class FilesStore:
         self._fsync = fsync
         self._max_bytes = max_bytes
         self._gate = Gate(self.root, read_only=read_only)
+        self._reserve = Reserve(self._layout.reserve)
         self._lock: WriterLock | None = None
         if read_only:
             self._layout.check_format()
         else:
-            self._layout.create()
+            self._layout.create(fsync=fsync)
             self._lock = WriterLock(self._layout.lock)
         self._logs = LogWriter(max_open=max_open_files, fsync=fsync)
         self._log_bytes = self._trajectory_bytes = 0
         try:
             if not read_only:
-                self._layout.adopt_format()
-            self._index = Index(self._layout.index, read_only=read_only, fsync=fsync)
+                self._layout.adopt_format(fsync=fsync)
+            self._index = self._reserve.spend_on(
+                lambda: Index(self._layout.index, read_only=read_only, fsync=fsync)
+            )
         except BaseException:
             self._release()
             raise
@@ -144,8 +149,12 @@ class FilesStore:
             data = trajectory_to_bytes(trajectory)
             self._check_quota(len(data))
             publish(self._layout.trajectory(session_id, generation), data, fsync=self._fsync)
+            try:
+                self._index.set(pending_entry(trajectory, len(data)))
+            except StoreError:
+                self._layout.trajectory(session_id, generation).unlink(missing_ok=True)
+                raise
             self._trajectory_bytes += len(data)
-            self._index.set(pending_entry(trajectory, len(data)))
             if before is not None:
                 self._remove_trajectory(before)
 
@@ -157,7 +166,7 @@ class FilesStore:
             if not path.exists():
                 return
             if self._index.get(session_id) is None:
-                self._index.set(Entry(session_id, State.DROPPED, 0, "", {}, 0))
+                self._note(Entry(session_id, State.DROPPED, 0, "", {}, 0))
             self._logs.drop(path)
             with os_errors(path):
                 if self._retain:
@@ -190,10 +199,11 @@ class FilesStore:
             entry = self._index.get(session_id)
             if not check_ack(session_id, generation, entry) or entry is None:
                 return
-            self._index.set(replace(entry, state=State.ACKED))
+            self._note(replace(entry, state=State.ACKED))
             if not self._retain:
                 self._remove_trajectory(entry)
             self.forget(session_id)
+            self._reserve.hold()
 
     # -- looking ------------------------------------------------------------------------------------------
 
@@ -237,6 +247,10 @@ class FilesStore:
         self.close()
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    def _note(self, entry: Entry) -> None:
+        """In the index; on a full disk too, since what follows makes room."""
+        self._reserve.spend_on(lambda: self._index.set(entry))
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -288,6 +302,7 @@ class FilesStore:
             else:
                 self._repair_log(layout.log(session_id))
         self._measure()
+        self._reserve.hold()
 
     def _repair_log(self, path: Path) -> None:
         try:

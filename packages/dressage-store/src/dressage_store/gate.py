@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +19,16 @@ class Gate:
         self._read_only = read_only
         self._mutex = threading.RLock()
         self._closed = False
+        self._process = os.getpid()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Raises StoreClosedError."""
+        """Raises StoreClosedError, also in a process that was forked from the one that opened the store."""
+        if os.getpid() != self._process:
+            raise StoreClosedError(
+                f"{self._root}: was opened by process {self._process}, of which this is a fork: "
+                "open it here too, with read_only=True"
+            )
         with self._mutex:
             if self._closed:
                 raise StoreClosedError(f"{self._root}: the store was closed")
@@ -37,7 +44,10 @@ class Gate:
 
     @contextmanager
     def closing(self) -> Iterator[bool]:
-        """True for the first who closes; nobody enters afterwards."""
+        """True for the first who closes; nobody enters afterwards. A fork has nothing to close."""
+        if os.getpid() != self._process:
+            yield False
+            return
         with self._mutex:
             first = not self._closed
             self._closed = True

@@ -50,7 +50,7 @@ class Index:
             entry.state.value,
             entry.generation,
             str(entry.failure_class),
-            json.dumps(dict(entry.outcome), allow_nan=False),
+            json.dumps(dict(entry.outcome), allow_nan=False, default=dict),
             entry.nbytes,
         )
         with os_errors(self._path), self._connection:

@@ -30,6 +30,7 @@ class Layout:
         self.format = root / "FORMAT"
         self.lock = root / "lock"
         self.index = root / "index.sqlite"
+        self.reserve = root / "reserve"
         self.logs = root / "log"
         self.retained = root / "retained"
         self.trajectories = root / "trajectories"
@@ -59,7 +60,7 @@ class Layout:
         """Sessions that have a log file in ``folder``, in name order."""
         return sorted(path.name.removesuffix(_LOG) for path in folder.glob(f"*{_LOG}"))
 
-    def create(self) -> None:
+    def create(self, *, fsync: bool) -> None:
         """Make the folders of a new store, or finish what a crash left half made.
 
         Raises StorePathError for a path that is no folder or holds other things, StoreReadOnlyError,
@@ -76,17 +77,17 @@ class Layout:
                         f"{self.root}: holds {others[0]!r} but no FORMAT, so it is not a store: "
                         "give an empty or a new folder"
                     )
-                self._write_format()
+                self._write_format(fsync=fsync)
             self.check_format()
             for folder in (self.logs, self.retained, self.trajectories):
                 folder.mkdir(exist_ok=True)
 
-    def adopt_format(self) -> None:
+    def adopt_format(self, *, fsync: bool) -> None:
         """Mark a store of an earlier format as of this one; only the one writer may. Raises StoreFullError,
         StoreReadOnlyError."""
         if self.check_format() != FORMAT:
             with os_errors(self.root):
-                self._write_format()
+                self._write_format(fsync=fsync)
 
     def check_format(self) -> str:
         """The store's format. Raises StoreVersionError for one that is not read here, StorePathError if it is
@@ -106,10 +107,34 @@ class Layout:
             )
         return found
 
-    def _write_format(self) -> None:
-        temporary = self.format.with_name("FORMAT.tmp")
-        temporary.write_text(FORMAT + "\n")
-        temporary.replace(self.format)
+    def _write_format(self, *, fsync: bool) -> None:
+        replace_file(self.format, (FORMAT + "\n").encode(), fsync=fsync)
+
+
+def replace_file(path: Path, data: bytes, *, fsync: bool) -> None:
+    """Put a whole file at ``path`` or leave what is there. Raises OSError."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            if fsync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if fsync:
+            sync_folder(path.parent)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a created or renamed entry of ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class WriterLock:

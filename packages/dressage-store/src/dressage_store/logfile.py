@@ -9,7 +9,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from dressage_segments import BufferFormatError, unpack
+
 from dressage_store.errors import CorruptStoreError, StoreFullError, os_errors
+from dressage_store.layout import sync_folder
 
 _HEAD = struct.Struct("<II")
 MAX_PAYLOAD = 2**32 - 1
@@ -35,8 +38,8 @@ class Scan:
 def scan(data: bytes, path: Path) -> Scan:
     """Read frames. A torn tail (a frame that a crash cut, or zeros that it left) is dropped.
 
-    Raises CorruptStoreError where a damaged frame has a good one after it: that is no crash's doing, and
-    dropping the rest would lose acknowledged records.
+    Raises CorruptStoreError for a damaged frame that is no crash's doing: one that is all there, or has a
+    good one after it. Dropping it would lose acknowledged records.
     """
     view = memoryview(data)
     payloads: list[memoryview] = []
@@ -62,6 +65,8 @@ def _frame_at(view: memoryview, at: int) -> memoryview | None:
 _PAYLOAD_START = b'{"__metadata__":'
 _LEAD = 8
 """A payload is safetensors: 8 bytes of header length, then the header, which begins so."""
+_BLOCK = 512
+"""A power cut may leave a file as long as it was to be, with zeros from some block of the disk on."""
 
 
 def _check_torn(data: bytes, at: int, path: Path) -> None:
@@ -75,6 +80,32 @@ def _check_torn(data: bytes, at: int, path: Path) -> None:
                 "restore the file from a copy, or remove the session"
             )
         found = data.find(_PAYLOAD_START, found + 1)
+    if _is_all_there(data, at):
+        raise CorruptStoreError(
+            f"{path}: the record at byte {at}, the last one, is damaged: "
+            "restore the file from a copy, or remove the session"
+        )
+
+
+def _is_all_there(data: bytes, at: int) -> bool:
+    """Whether the last frame has all its bytes, by its own length or by its payload's, and no block of zeros
+    at its end: then it was written whole, and changed since."""
+    written = len(data.rstrip(b"\0"))
+    if written <= at or -(-written // _BLOCK) * _BLOCK < len(data):
+        return False
+    begin = at + _HEAD.size
+    if len(data) < begin:
+        return False
+    size, _ = _HEAD.unpack_from(data, at)
+    return begin + size <= len(data) or _is_payload(memoryview(data)[begin:])
+
+
+def _is_payload(view: memoryview) -> bool:
+    try:
+        unpack(view)
+    except BufferFormatError:
+        return False
+    return True
 
 
 class LogWriter:
@@ -164,12 +195,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, memoryview(data)[written:])
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a created or renamed entry of ``folder`` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from dressage_segments import SegmentsError, Trajectory, trajectory_from_bytes
 
 from dressage_store.errors import CorruptStoreError, NotFoundError, os_errors
-from dressage_store.layout import TEMPORARY, Layout
+from dressage_store.layout import TEMPORARY, Layout, replace_file
 from dressage_store.ledger import Entry, State
-from dressage_store.logfile import sync_folder
 
 
 def publish(path: Path, data: bytes, *, fsync: bool) -> None:
     """Put a whole file at ``path`` or none. Raises StoreFullError, StoreReadOnlyError, StorePathError."""
-    temporary = path.with_name(path.name + TEMPORARY)
     with os_errors(path):
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                if fsync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.replace(path)
-            if fsync:
-                sync_folder(path.parent)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_file(path, data, fsync=fsync)
 
 
 def load(path: Path) -> Trajectory:
@@ -59,12 +45,19 @@ def pending_entry(trajectory: Trajectory, nbytes: int) -> Entry:
 
 
 def missing_entries(layout: Layout, known: dict[str, Entry]) -> list[Entry]:
-    """Entries for trajectories that were renamed into place just before a crash kept the index from it."""
+    """Entries for trajectories that were renamed into place just before a crash kept the index from it.
+
+    One that does not read is passed over: it keeps no other from recovery, and its session's log, where there
+    is one, can publish it again.
+    """
     found: dict[str, Entry] = {}
     for path, (session_id, generation) in layout.trajectory_files().items():
         entry = found.get(session_id) or known.get(session_id)
         if entry is None or (entry.state is State.PENDING and generation > entry.generation):
-            found[session_id] = pending_entry(load(path), path.stat().st_size)
+            try:
+                found[session_id] = pending_entry(load(path), path.stat().st_size)
+            except CorruptStoreError:
+                continue
     return list(found.values())
 
 
@@ -74,7 +67,9 @@ def remove_leftovers(layout: Layout, known: dict[str, Entry], *, retain: bool) -
         for half in layout.trajectories.glob(f"*{TEMPORARY}"):
             half.unlink()
         for path, (session_id, generation) in layout.trajectory_files().items():
-            entry = known[session_id]
+            entry = known.get(session_id)
+            if entry is None:
+                continue
             kept = entry.state is State.PENDING or (retain and entry.state is State.ACKED)
             if generation != entry.generation or not kept:
                 path.unlink()

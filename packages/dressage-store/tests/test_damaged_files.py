@@ -1,0 +1,167 @@
+"""Damage that no crash makes is an error and no loss; what a crash makes is mended."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from dressage_segments import audit, record_to_bytes
+from dressage_store import CorruptStoreError, FilesStore, NotFoundError
+
+
+def written(root, log, name="one"):
+    with FilesStore(root) as store:
+        for record in log:
+            store.append(name, record)
+    return root / f"log/{name}.log"
+
+
+def test_damage_of_any_byte_of_the_last_record_is_an_error_and_no_torn_tail(tmp_path, session):
+    log, _ = session("one", 2)
+    path = written(tmp_path / "s", log[:2])
+    good = path.read_bytes()
+    begin = len(good) - 8 - len(record_to_bytes(log[1]))
+    for at in [*range(begin, begin + 40), *range(begin + 40, len(good), 11), len(good) - 1]:
+        for flip in (0x01, 0x80):
+            damaged = bytearray(good)
+            damaged[at] ^= flip
+            path.write_bytes(damaged)
+            with FilesStore(tmp_path / "s") as store:
+                with pytest.raises(CorruptStoreError, match=rf"one\.log.*byte {begin}.*restore the file"):
+                    list(store.records("one"))
+                with pytest.raises(CorruptStoreError):
+                    store.append("one", log[2])
+            assert path.read_bytes() == damaged, "left for whoever can restore it"
+
+
+@pytest.mark.parametrize("cut", [1, 100, 511, 512, 700])
+def test_a_last_record_that_ends_in_blocks_of_zeros_is_a_torn_tail(tmp_path, session, cut):
+    log, _ = session("one", 2)
+    path = written(tmp_path / "s", log[:1])
+    whole = path.stat().st_size
+    torn = bytearray(written(tmp_path / "s", log[1:2]).read_bytes()) + os.urandom(2000)
+    size = len(torn)
+    torn[whole + cut :] = bytes(size - whole - cut)
+    torn[whole : whole + 4] = (size - whole - 8).to_bytes(4, "little")
+    path.write_bytes(torn)
+    with FilesStore(tmp_path / "s") as store:
+        assert [record.kind for record in store.records("one")] == ["open"]
+        store.append("one", log[1])
+        assert len(list(store.records("one"))) == 2
+
+
+def test_a_damaged_trajectory_that_the_index_never_had_keeps_no_other_from_recovery(tmp_path, fill):
+    root = tmp_path / "s"
+    with FilesStore(root) as store:
+        for name in ("one", "two"):
+            _, trajectory = fill(store, name)
+    for path in root.glob("index.sqlite*"):
+        path.unlink()
+    path = root / "trajectories/two.1.safetensors"
+    for damage in (b"", path.read_bytes()[:-1]):
+        path.write_bytes(damage)
+        with FilesStore(root) as store:
+            assert store.pending() == ["one"]
+            assert store.sessions() == ["one", "two"]
+    with FilesStore(root) as store:
+        store.put(trajectory)
+        assert audit(store.records("two"), store.read("two")).ok
+    with FilesStore(root) as store:
+        assert store.pending() == ["one", "two"]
+        assert store.usage().trajectory_bytes == sum(entry.nbytes for entry in store.entries())
+
+
+def test_a_damaged_trajectory_is_named_on_reading_and_an_ack_drops_it(tmp_path, fill):
+    with FilesStore(tmp_path / "s") as store:
+        fill(store, "one")
+        (tmp_path / "s/trajectories/one.1.safetensors").write_bytes(b"")
+    with FilesStore(tmp_path / "s") as store:
+        with pytest.raises(CorruptStoreError, match=r"one\.1\.safetensors.*ack it to drop it"):
+            store.read("one")
+        store.ack("one", 1)
+        assert store.pending() == []
+
+
+# -- who reads and who writes --------------------------------------------------------------------------------
+
+
+def test_two_readers_of_a_session_that_is_acked_meanwhile_find_it_whole_or_not_at_all(tmp_path, fill):
+    root = tmp_path / "s"
+    with (
+        FilesStore(root) as store,
+        FilesStore(root, read_only=True) as one,
+        FilesStore(root, read_only=True) as two,
+    ):
+        _, trajectory = fill(store, "a")
+        fill(store, "b")
+        assert one.pending() == two.pending() == ["a", "b"]
+        assert one.read("a").trained_tokens == two.read("a").trained_tokens == trajectory.trained_tokens
+        store.ack("a", 1)
+        for reader in (one, two):
+            with pytest.raises(NotFoundError):
+                reader.read("a")
+            assert list(reader.records("a")) == []
+            assert reader.pending() == ["b"]
+            assert reader.read("b")
+
+
+FORK = """
+import os, sys
+from dressage_store import FilesStore, StoreClosedError
+from dressage_store.contract import session_of
+with FilesStore(sys.argv[1]) as store:
+    store.put(session_of("one")[1])
+    child = os.fork()
+    if not child:
+        try:
+            store.close()
+            store.pending()
+        except StoreClosedError as error:
+            print(error, flush=True)
+            os._exit(3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    store.put(session_of("two")[1])
+    assert store.pending() == ["one", "two"]
+"""
+
+
+def test_a_fork_of_the_writer_is_refused_and_closes_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "this is a fork: open it here too, with read_only=True" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "%41?x#y&z", "ä\u2028ö", "line\nbreak", "-rf", "'\"$(x)`", os.fsdecode(b"\xff\xfe")]
+)
+def test_a_folder_of_any_name_is_a_store(tmp_path, fill, name):
+    root = tmp_path / name / "store"
+    with FilesStore(root, retain=True) as store:
+        fill(store, "one")
+        fill(store, "two")
+        store.ack("one", 1)
+    with FilesStore(root, read_only=True) as reader:
+        assert reader.pending() == ["two"]
+        assert reader.sessions() == ["one", "two"]
+        assert reader.inspect("one").session_id == "one"
+
+
+@pytest.mark.parametrize(
+    "name", ["a.1", "a.1.1", "x.log", "x.tmp", "FORMAT", "index.sqlite", "-", "_", "0", "x" * 128, "A", "a"]
+)
+def test_sessions_named_like_files_of_the_store_are_sessions(tmp_path, fill, name):
+    with FilesStore(tmp_path / "s") as store:
+        fill(store, "a.1.safetensors")
+        fill(store, name)
+    with FilesStore(tmp_path / "s") as store:
+        assert store.pending() == ["a.1.safetensors", name]
+        assert audit(store.records(name), store.read(name)).ok
+        store.ack(name, 1)
+        assert store.sessions() == ["a.1.safetensors"]
+        assert store.read("a.1.safetensors")
