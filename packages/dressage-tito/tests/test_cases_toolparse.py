@@ -178,6 +178,13 @@ SPREAD = {
         "lost": {"$ref": "#/$defs/Nowhere"},
         "far": {"$ref": "https://example.invalid/schema"},
         "either": {"oneOf": [{"type": "integer"}, {}]},
+        "mixed": {"enum": [1, 2, True, "auto"]},
+        "listed": {"type": ["string", "integer"], "enum": [1, "a"]},
+        "some": {"anyOf": [{"enum": ["auto"]}, {"enum": [1]}]},
+        "none": {"type": "integer", "nullable": True},
+        "others": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]},
+        "older": {"type": "array", "items": [{"type": "integer"}], "additionalItems": {"type": "boolean"}},
     },
 }
 
@@ -198,6 +205,18 @@ SPREAD = {
         ("lost", "1", "1"),
         ("far", "1", "1"),
         ("either", "1", "1"),
+        ("mixed", "1", 1),
+        ("mixed", "true", True),
+        ("mixed", "3", "3"),
+        ("mixed", "auto", "auto"),
+        ("listed", "1", 1),
+        ("listed", "2", "2"),
+        ("some", "1", 1),
+        ("none", "null", None),
+        ("none", "5", 5),
+        ("others", '{"k": "7"}', {"k": 7}),
+        ("pair", '["1", "2", "3"]', ["1", 2, "3"]),
+        ("older", '["1", "true"]', [1, True]),
     ],
 )
 def test_c28_a_type_that_a_schema_names_elsewhere_counts(name: str, text: str, value: object) -> None:

@@ -1,18 +1,20 @@
 """Argument types by the tool's JSON schema.
 
 The rule: a *string* value whose schema admits no string, and that spells a value of an admitted type exactly,
-becomes that value. Everything else stays as it was written: a string where the schema admits strings or names
-no type (``any`` stays text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says
-so), a value that was no string to begin with. Truth values may be spelled in any case, since models write
-Python's. A schema names its types by ``type``, ``enum``, ``const``, ``properties`` or ``items``, also behind
-a ``$ref`` into itself, ``anyOf``, ``oneOf`` and ``allOf``.
+becomes that value. Everything else stays as it was written: a string where the schema admits strings (unless
+it lists its values, and what the string spells is the one that is listed) or names no type (``any`` stays
+text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says so), a value that was no
+string to begin with. Truth values may be spelled in any case, since models write Python's. A schema names its
+types by ``type`` (with ``nullable``), ``enum``, ``const``, ``properties`` or ``items``, also behind a ``$ref``
+into itself, ``anyOf``, ``oneOf`` and ``allOf``.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dressage_tito.jsonspan import read_value
@@ -21,6 +23,7 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _MAX_DIGITS = 4000
 _MAX_DEPTH = 100
+_OTHERS = "additionalProperties"
 _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
 Schema = Mapping[str, Any]
 
@@ -44,20 +47,27 @@ class _Coercion:
             return value
         branches = list(self._branches(schema, frozenset()))
         if isinstance(value, dict):
-            stated = (branch.get("properties") for branch in branches)
-            known: Schema = next((found for found in stated if isinstance(found, Mapping)), {})
+            known, others = _members(branches)
             return {
-                key: self.coerce(item, known.get(key), f"{path}.{key}" if path else key, depth + 1)
+                key: self.coerce(item, known.get(key, others), f"{path}.{key}" if path else key, depth + 1)
                 for key, item in value.items()
             }
         if isinstance(value, list):
-            items = next((branch["items"] for branch in branches if "items" in branch), None)
+            first, rest = _items(branches)
             return [
-                self.coerce(item, items, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)
+                self.coerce(item, schema, f"{path}[{index}]", depth + 1)
+                for index, (item, schema) in enumerate(
+                    zip(value, itertools.chain(first, itertools.repeat(rest)), strict=False)
+                )
             ]
+        return self._text(value, schema, branches, path, depth)
+
+    def _text(self, value: str, schema: object, branches: Sequence[Schema], path: str, depth: int) -> Any:
         named = [_types(branch) for branch in branches]
         types = frozenset().union(*named) if all(named) else frozenset()
-        if not types or "string" in types:
+        if "string" in types:
+            return _listed(value, types, branches)
+        if not types:
             return value
         found = _spelled(value, types)
         if found is _NOTHING:
@@ -101,8 +111,41 @@ class _Coercion:
         return place
 
 
+def _members(branches: Sequence[Schema]) -> tuple[Schema, object]:
+    """The schemas of an object's members by name, and that of all others."""
+    stated = (branch.get("properties") for branch in branches)
+    known: Schema = next((found for found in stated if isinstance(found, Mapping)), {})
+    return known, next((branch[_OTHERS] for branch in branches if _OTHERS in branch), None)
+
+
+def _items(branches: Sequence[Schema]) -> tuple[Sequence[object], object]:
+    """The schemas of a list's first items, and that of the rest."""
+    for branch in branches:
+        first, rest = branch.get("prefixItems"), branch.get("items")
+        if isinstance(rest, list):
+            first, rest = rest, branch.get("additionalItems")
+        if isinstance(first, list) or rest is not None:
+            return first if isinstance(first, list) else (), rest
+    return (), None
+
+
+def _listed(text: str, types: frozenset[str], branches: Sequence[Schema]) -> Any:
+    """A text, or the value that it spells where a schema lists its values and the text is none of them."""
+    listed = [branch.get("enum") for branch in branches]
+    allowed = [value for values in listed if isinstance(values, list) for value in values]
+    if text in allowed or not all(isinstance(values, list) for values in listed):
+        return text
+    found = _spelled(text, types - {"string"})
+    return found if any(found == value and type(found) is type(value) for value in allowed) else text
+
+
 def _types(schema: Schema) -> frozenset[str]:
     """The type names that a schema admits; empty where it does not say."""
+    types = _named_types(schema)
+    return types | {"null"} if types and schema.get("nullable") is True else types
+
+
+def _named_types(schema: Schema) -> frozenset[str]:
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset({declared})
