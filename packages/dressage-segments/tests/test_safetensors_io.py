@@ -106,6 +106,12 @@ def entry(begin, end, shape=(1,), dtype="U8"):
         (craft({"a": {"dtype": "U8", "shape": [1]}}, b"x"), "exactly"),
         (craft({"a": 3}), "exactly"),
         (craft(b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}}'), "twice"),
+        (craft({"a": entry(0, 0, (0, 2**63))}), "numpy cannot have"),
+        (craft({"a": entry(0, 0, (2**63, 0))}), "numpy cannot have"),
+        (craft({"a": entry(0, 0, (0, 2**40, 2**40))}), "numpy cannot have"),
+        (craft({"a": entry(0, 1, (1,) * 70)}, b"x"), "numpy cannot have"),
+        (craft(b'{"a":' + b"1" * 5000 + b"}"), "not JSON"),
+        (craft(b'{"a":' + b"[" * 100_000), "not JSON"),
     ],
 )
 def test_each_kind_of_bad_buffer_is_refused_and_the_error_says_why(buffer, says):
@@ -133,6 +139,8 @@ def test_reading_copies_nothing():
         ({"o": np.array([None])}, None, "o"),
         ({"__metadata__": np.zeros(1, np.uint8)}, None, "__metadata__"),
         ({}, {"a": 1}, "metadata"),
+        ({}, {"a": "\ud800"}, "metadata"),
+        ({"\ud800": np.zeros(1)}, None, "metadata"),
     ],
 )
 def test_what_the_format_cannot_hold_is_refused_by_name(tensors, metadata, field):

@@ -124,7 +124,10 @@ def unpack(buffer: Buffer) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
                 f"tensor {name!r} ends at {start + end}, past the buffer's {len(view)} bytes"
             )
         flat = np.frombuffer(view, dtype, count, start + begin) if count else np.empty(0, dtype)
-        tensors[name] = flat.reshape(shape)
+        try:
+            tensors[name] = flat.reshape(shape)
+        except ValueError as error:
+            raise BufferFormatError(f"tensor {name!r} has a shape that numpy cannot have: {error}") from error
         at = end
     if start + at != len(view):
         raise BufferFormatError(f"{len(view) - start - at} bytes are left over after the last tensor")
@@ -158,7 +161,9 @@ def _read_header(view: memoryview) -> tuple[dict[str, Any], int]:
         raise BufferFormatError("the header does not start with '{': this is not safetensors")
     try:
         header = json.loads(raw.decode(), object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except BufferFormatError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise BufferFormatError(f"the header is not JSON: {error}") from error
     return header, start
 
