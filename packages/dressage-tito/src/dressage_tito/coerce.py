@@ -4,8 +4,8 @@ The rule: a *string* value whose schema admits no string, and that spells a valu
 becomes that value. Everything else stays as it was written: a string where the schema admits strings (unless
 it lists its values, and what the string spells is the one that is listed) or names no type (``any`` stays
 text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says so), a value that was
-no string to begin with. Truth values may be spelled in any case, since models write Python's. A schema names its
-types by ``type`` (with ``nullable``), ``enum``, ``const``, ``properties`` or ``items``, also behind a
+no string to begin with. Truth values may be spelled in any case, since models write Python's. A schema names
+its types by ``type`` (with ``nullable``), ``enum``, ``const``, ``properties`` or ``items``, also behind a
 ``$ref`` into itself, ``anyOf``, ``oneOf`` and ``allOf``.
 """
 
