@@ -158,15 +158,16 @@ async def test_a_prompt_that_the_engine_counts_otherwise_is_not_trained(make_rig
     assert (await rig.end(session)).lost_tokens == {"misaligned": 9}
 
 
-async def test_an_id_that_the_tokenizer_does_not_have_is_sampled_again(rig):
-    wild = Output([rig.codec.vocab_size, rig.codec.stop_token_ids[0]])
-    good = Output([70, rig.codec.stop_token_ids[0]])
-    rig.script_raw(wild, wild, good)
+async def test_an_id_of_a_spare_row_of_the_embedding_is_trained_as_it_was_sampled(rig):
+    rig.script_raw(Output([rig.codec.vocab_size, 70, rig.codec.stop_token_ids[0]]))
     session = await rig.open()
     reply = await rig.chat(session, "q")
-    assert reply.usage.completion_tokens == 2
+    assert reply.usage.completion_tokens == 3
+    rig.script_raw(Output([70, rig.codec.stop_token_ids[0]]))
+    await rig.post(session, body("q", reply.choices[0].message.content, "more"))
     trajectory = await rig.end(session)
-    assert trajectory.trained_tokens == trajectory.sampled_tokens == 2
+    assert trajectory.trained_tokens == trajectory.sampled_tokens == 5
+    assert len(trajectory.segments) == 1
 
 
 async def test_an_engine_of_another_model_is_told_by_the_id_that_shows_it(make_rig):

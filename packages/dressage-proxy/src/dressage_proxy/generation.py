@@ -109,7 +109,8 @@ class Generator:
         vocabulary: int = 2**31,
     ) -> None:
         """``attempts``: tries of one engine call before any of its tokens is accepted. With ``experts``
-        every call asks for its routed experts. ``vocabulary``: the highest id + 1 that may be sampled."""
+        every call asks for its routed experts. ``vocabulary``: how many ids the tokenizer
+        has."""
         self._engines = engines
         self._controller = controller
         self._stop_token_ids = stop_token_ids

@@ -55,8 +55,8 @@ class CallResult:
 @dataclass(frozen=True, slots=True)
 class Call:
     """One /generate request. ``ids`` int32 [T] are its prompt; ``version`` labels tokens where the reply
-    names none (-1: unknown); ``experts`` asks for routed experts; ``vocabulary`` is the highest id + 1 that
-    the reply may hold."""
+    names none (-1: unknown); ``experts`` asks for routed experts; ``vocabulary`` is how many ids the
+    tokenizer has."""
 
     rid: str
     ids: NDArray[np.int32]
@@ -66,6 +66,9 @@ class Call:
     vocabulary: int = 2**31
 
 
+SPARE_ROWS = 4096
+"""A model's embedding may have rows beyond its tokenizer's ids, to fill up a block: they are sampled like
+others, early in training above all, and so are trained."""
 _MAX_INT32 = 2**31 - 1
 _VERSION = re.compile(r"[0-9]{1,10}")
 NOTHING = CallResult(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "abort", None, "")
@@ -92,7 +95,7 @@ def decode_reply(body: bytes, call: Call) -> CallResult:
     """Check and decode the reply to a call.
 
     Raises EngineError when the reply is no /generate reply at all, or its abort carries an error status, and
-    PassingEngineError for an id beyond the vocabulary.
+    PassingEngineError for an id that no model with this tokenizer has.
     """
     text = None
     if call.experts is not None:
@@ -145,9 +148,8 @@ def _finish(reason: object) -> tuple[str, int | str | None]:
 def _ids(output_ids: object, entries: object, vocabulary: int) -> NDArray[np.int32]:
     """The sampled ids; where ``output_ids`` is absent the logprob entries name them.
 
-    An id that the tokenizer does not have fails the call, which may be made again: a model whose embedding
-    has rows to spare samples one once in a while; an engine with another model does so all the time, and no
-    context that holds one could be trained.
+    An id that no model with this tokenizer has shows an engine with another model: no context that holds it
+    could be trained, so the call is made again elsewhere.
     """
     if output_ids is None and isinstance(entries, list):
         output_ids = [entry[1] for entry in entries if isinstance(entry, list) and len(entry) > 1]
@@ -162,7 +164,7 @@ def _ids(output_ids: object, entries: object, vocabulary: int) -> NDArray[np.int
     # Not cast before the look: a cast would make 1 of 1.5, "1" and true.
     if ids.dtype.kind != "i" or ids.ndim != 1 or ids.min() < 0 or ids.max() > _MAX_INT32:
         raise EngineError("the engine's output_ids are no flat list of token ids")
-    if ids.max() >= vocabulary:
+    if ids.max() >= vocabulary + SPARE_ROWS:
         raise PassingEngineError(
             f"the engine sampled the id {ids.max()}, the tokenizer ends at {vocabulary - 1}: does the engine "
             "serve the model of --tokenizer?"
