@@ -49,8 +49,24 @@ MARKS = [
     ("Your task is to create a detailed summary of the conversation so far", "compaction"),
     ("[SUGGESTION MODE: suggest what the user might type]", "helper"),
     ("Please write a 5-10 word title for the following conversation:", "helper"),
+    ("Generate a concise, sentence-case title (3-7 words) for this coding session.", "helper"),
+    ("### Task:\nGenerate a concise, 3-5 word title with an emoji.", "helper"),
+    ("### Task:\nSuggest 3-5 relevant follow-up questions", "helper"),
+    ("Based on the conversation so far, provide a concise description of this session", "helper"),
+    ("Analyze *only* the content and structure of your immediately preceding response", "helper"),
+    ("CRITICAL: This summarization request is a SYSTEM OPERATION, no message", "compaction"),
+    ("The current conversation is rapidly running out of context window. Now", "compaction"),
+    ("Provide a detailed prompt for continuing our conversation above.", "compaction"),
+    ("Please summarize our conversation so far in detail", "compaction"),
+    ("Provide a detailed summary of our conversation above.", "compaction"),
+    ("First, reason in your scratchpad. Then, generate the <state_snapshot>.", "compaction"),
     ("Tell me about CONTEXT CHECKPOINT COMPACTION", "main"),
     ("What is a title?", "main"),
+    ("Write a short title into README.md", "main"),
+    ("Generate a title page for the docs", "main"),
+    ("Create a chat application with a title bar", "main"),
+    ("Summarize this article", "main"),
+    ("### Task:\nFix the bug", "main"),
 ]
 
 
@@ -80,6 +96,16 @@ SYSTEMS = [
     ("You are a title generator. You output ONLY a thread title.", "helper"),
     ("Generate a concise title", "helper"),
     ("You are a helpful AI assistant tasked with summarizing conversations.", "compaction"),
+    (
+        "you will generate a short title based on the first message a user begins a conversation with",
+        "helper",
+    ),
+    ("Summarize this coding conversation in under 50 characters.", "helper"),
+    ("Analyze if this message indicates a new conversation topic.", "helper"),
+    ("You are a helpful assistant that compacts conversation context.", "compaction"),
+    ("You are a specialized component responsible for distilling chat history", "compaction"),
+    ("You are maintaining a context-aware state summary for an interactive agent.", "compaction"),
+    ("*Briefly* summarize this partial conversation about programming.", "compaction"),
     ("You are a file search specialist.", "subagent"),
     ("You name titles of books.", "subagent"),
 ]
@@ -95,6 +121,22 @@ async def test_a_system_prompt_says_what_a_call_is_for_even_when_it_comes_first(
     assert found[2] == kind if kind != "subagent" else found[0] == "main"
     if kind in ("helper", "compaction"):
         assert found == [kind, "main", kind]
+
+
+@pytest.mark.parametrize("text", [text for text, _ in SYSTEMS])
+async def test_an_agent_with_tools_is_the_main_one_whatever_its_prompt_speaks_of(rig, text):
+    session = await rig.open()
+    first = await rig.chat(session, system(text), "go", tools=[RUN])
+    await rig.chat(session, system(text), "go", echo(first), "on", tools=[RUN])
+    assert {one[0] for one in await kinds(rig, session)} == {"main"}
+
+
+async def test_a_task_that_asks_for_a_title_is_trained(rig):
+    session = await rig.open()
+    first = await rig.chat(session, "Write a title for the story: once upon a time")
+    await rig.chat(session, "Write a title for the story: once upon a time", echo(first), "another")
+    trajectory = await rig.end(session)
+    assert trajectory.trained_tokens == trajectory.sampled_tokens
 
 
 async def test_a_probe_of_one_token_is_a_helper_and_a_short_question_is_not(rig):

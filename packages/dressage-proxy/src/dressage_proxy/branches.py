@@ -22,24 +22,43 @@ SUBAGENT_HEADERS = {
 _METADATA_HEADER = "x-codex-turn-metadata"
 _SUBAGENT_HEADER = "x-openai-subagent"
 
+_TALK = r"\b(?:conversation|chat|session|thread|discussion|dialogue?)\b"
+
 HELPER_PROMPTS = (
     re.compile(
         r"(?:You are an? |Generate an? |Write an? )?(?:short |concise |brief )?title\b", re.IGNORECASE
     ),
-)
-"""System prompts, from their start, of calls whose answer the agent itself never sees."""
+    re.compile(rf"[^\n]{{0,80}}\b(?:generat|creat|writ|provid|suggest)[^\n]{{0,60}}\btitle\b.{{0,120}}{_TALK}",
+               re.IGNORECASE | re.DOTALL),
+    re.compile(rf"Summari[sz]e th[^\n]{{0,20}}{_TALK} in [^\n]{{0,20}}\d+ (?:characters|words)",
+               re.IGNORECASE),
+    re.compile(r"Analy[sz]e (?:if|whether) this message indicates a new", re.IGNORECASE),
+    re.compile(r"Extract any file paths that this command", re.IGNORECASE),
+)  # fmt: skip
+"""System prompts, from their start, of calls without tools whose answer the agent itself never sees."""
 
 COMPACTION_PROMPTS = (
     re.compile(r"(?:You are .{0,80})?summari[sz](?:e|ing|ation|er)", re.IGNORECASE | re.DOTALL),
-    re.compile(r"You are .{0,40}compact(?:ion|ing)", re.IGNORECASE | re.DOTALL),
+    re.compile(r"You are .{0,60}\bcompact(?:ion|ing|s)\b", re.IGNORECASE | re.DOTALL),
+    re.compile(r"You are .{0,80}\bdistill(?:s|ing)\b", re.IGNORECASE | re.DOTALL),
+    re.compile(r"You are maintaining .{0,40}\bsummary\b", re.IGNORECASE | re.DOTALL),
+    re.compile(r"\W*briefly\W+summari[sz]e", re.IGNORECASE),
 )
-"""System prompts, from their start, of calls that shorten a history."""
+"""System prompts, from their start, of calls without tools that shorten a history."""
 
 HELPER_MARKS = (
     re.compile(r"\[SUGGESTION MODE", re.IGNORECASE),
-    re.compile(r"(?:Please )?(?:write|generate) an? .{0,20}title\b", re.IGNORECASE),
+    re.compile(
+        rf"(?:#+ Task:\s+)?(?:Please )?(?:write|generate|create|provide|suggest) an? [^\n]{{0,40}}\btitle\b"
+        rf"[^\n]{{0,60}}{_TALK}",
+        re.IGNORECASE,
+    ),
+    re.compile(r"#+ Task:\s+(?:Generate|Suggest) [^\n]{0,60}\b(?:title|tags|questions)\b", re.IGNORECASE),
+    re.compile(r"Based on the conversation so far, provide a concise description", re.IGNORECASE),
+    re.compile(r"Analy[sz]e \*?only\*? the content and structure of your .{0,30}response", re.IGNORECASE),
 )
-"""Starts of a text block of the last message, in calls whose answer the agent itself never sees."""
+"""Starts of a text block of the last message, in calls whose answer the agent itself never sees. A user may
+well ask for a title: only one of the conversation itself is such a call."""
 
 PROBES = (["quota"], ["count"])
 """The whole last message of a call that asks for one token: the agent looks whether anybody is there."""
@@ -48,6 +67,16 @@ COMPACTION_MARKS = (
     re.compile(r"CRITICAL: Respond with TEXT ONLY"),
     re.compile(r"(?:You are performing a )?CONTEXT CHECKPOINT COMPACTION"),
     re.compile(r"Your task is to create a detailed summary of the conversation"),
+    re.compile(r"CRITICAL: This summari[sz]ation request is a SYSTEM OPERATION"),
+    re.compile(r"The current conversation is rapidly running out of context"),
+    re.compile(r"Provide a detailed (?:prompt|summary) for continuing our conversation"),
+    re.compile(r"First, reason in your scratchpad\. Then, generate the <"),
+    re.compile(r"(?:-+\s+)?The above is a list of messages in an agent conversation"),
+    re.compile(r"#+ Task Context\s+- An llm context limit was reached"),
+    re.compile(
+        rf"[^\n]{{0,60}}\bsummar(?:y|i[sz]e)\b[^\n]{{0,40}}{_TALK}[^\n]{{0,20}}\b(?:so far|above)\b",
+        re.IGNORECASE,
+    ),
 )
 """The same in calls that shorten a history."""
 
@@ -70,6 +99,8 @@ class Start:
     raw: Sequence[Mapping[str, Any]]
     echoed: BranchKind | None
     """The kind of the newest turn of this session that it sends back."""
+    tools: bool
+    """Whether it offers tools: one that does goes on working, whatever its system prompt speaks of."""
 
 
 def kind_from_headers(headers: Mapping[str, str]) -> BranchKind | None:
@@ -111,9 +142,9 @@ def kind_of_start(tree: TrajectoryTree, start: Start) -> BranchKind:
     under the main branch's system prompt (a rewritten or compacted history goes on), and for one that asks
     the main branch's first question with its tools (a rebuilt system prompt); else sub-agent.
     """
-    if any(pattern.match(start.system_text) for pattern in HELPER_PROMPTS):
+    if not start.tools and any(pattern.match(start.system_text) for pattern in HELPER_PROMPTS):
         return BranchKind.HELPER
-    if any(pattern.match(start.system_text) for pattern in COMPACTION_PROMPTS):
+    if not start.tools and any(pattern.match(start.system_text) for pattern in COMPACTION_PROMPTS):
         return BranchKind.COMPACTION
     if start.echoed in (BranchKind.MAIN, BranchKind.SUBAGENT):
         return start.echoed

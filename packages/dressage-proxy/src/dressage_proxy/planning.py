@@ -200,6 +200,7 @@ async def _start(session: Session, codec: ChatCodec, request: ModelRequest, plac
                 keys=place.keys,
                 raw=place.raw,
                 echoed=session.tree.turn(max(echoed)).kind if echoed else None,
+                tools=bool(request.tools),
             ),
         )
     origin = np.full(len(encoded.ids), Origin.PROMPT, np.uint8)
