@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dressage_paddock import Task, TaskError, TaskLimits, save_artifacts
-from dressage_paddock.artifacts import MAX_DEPTH, Room, collect
+from dressage_paddock.artifacts import MAX_DEPTH, MAX_ENTRIES, Room, collect
 from dressage_paddock.fake import call, say
 from dressage_sandbox import SandboxSpec
 from dressage_sandbox.fake import FakeSandbox, completed
@@ -39,6 +39,32 @@ async def test_a_deep_folder_is_followed_to_a_bound():
     deep = "/".join(["d"] * (MAX_DEPTH + 2))
     found = await gather({f"{deep}/f": b"1", "d/shallow": b"2"}, "d")
     assert (found.files, found.cut) == ({"d/shallow": b"2"}, ("d",))
+
+
+async def test_more_folders_than_there_is_time_for_are_left_out_and_named_and_the_rest_is_kept():
+    files = {f"out/{n:05}/x": b"1" for n in range(MAX_ENTRIES + 50)}
+    box = fake({**files, "first": b"2"})
+    looked = []
+    box.list, real = (lambda path: (looked.append(path), real(path))[1]), box.list
+    found = await collect(box, ["first", "out"], Room(10, 10_000, 5), "/workspace")
+    assert found.files["first"] == b"2"
+    assert found.cut == ("out",)
+    assert len(looked) <= MAX_ENTRIES + 1
+    found = await collect(fake(files), ["out"], Room(10, 10_000, 5, seconds=0.0), "/workspace")
+    assert (found.files, found.cut) == ({}, ("out",))
+
+
+async def test_a_path_that_no_other_folder_could_hold_is_left_out_and_the_folder_named():
+    long = "/".join(["n" * 200] * 12)
+    found = await gather({f"out/{long}": b"1", "out/a": b"2"}, "out")
+    assert (found.files, found.cut) == ({"out/a": b"2"}, ("out",))
+
+
+async def test_a_folder_within_that_cannot_be_read_is_told(bubblewrap):
+    box = await bubblewrap.create(SandboxSpec())
+    await box.run("mkdir -p out/closed; echo 1 >out/closed/x; chmod 000 out/closed; echo 2 >out/open")
+    found = await collect(box, ["out"], ROOM, "/workspace")
+    assert (found.files, found.cut) == ({"out/open": b"2\n"}, ("out",))
 
 
 @given(

@@ -296,3 +296,63 @@ async def test_hooks_of_one_rollout_take_the_place_of_the_paddocks(fakes):
     assert (await parts.paddock.run(TASK, hooks=other.hooks())).reward == 0.0
     assert (await parts.paddock.run(TASK)).reward == 1.0
     assert (ours.seen, other.seen) == (other.seen, ours.seen)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Prepared(notes=["x"]),
+        lambda: Prepared(notes={"x": object()}),
+        lambda: Prepared(notes={1: "x"}),
+        lambda: Opening(messages=["be quick"]),
+        lambda: Opening(messages=[ChatMessage("user", "x")]),
+        lambda: Opening(notes={"x": None}),
+        lambda: Inspection(verdict="cheating"),
+        lambda: Inspection(artifacts={"out": "text"}),
+        lambda: Inspection(artifacts={"../out": b"1"}),
+        lambda: Inspection(artifacts={"": b"1"}),
+        lambda: Grade(1.0, parts={"x": "1"}),
+        lambda: Grade(1.0, verdict=FailureClass.COMPLETED),
+    ],
+)
+def test_a_result_that_is_not_of_its_type_is_refused_where_it_is_made(make):
+    with pytest.raises(TaskError, match="give"):
+        make()
+
+
+async def test_a_hooks_wrong_result_is_infrastructure_of_its_own_stage_and_not_of_a_later_one(fakes):
+    async def after_agent(view):
+        return Inspection(artifacts={"out": "text"})
+
+    async def grade(view):
+        raise AssertionError("never asked")
+
+    hooks = Hooks(after_agent=after_agent, grade=grade, grade_in=GradePlace.FRESH)
+    parts = fakes([say("x")], hooks=hooks)
+    result = await parts.paddock.run(TASK)
+    assert (result.failure_class, result.ending.stage) == (FailureClass.INFRASTRUCTURE, Stage.AFTER_AGENT)
+    assert "artifacts['out']" in result.ending.detail
+
+
+@pytest.mark.parametrize("place", list(GradePlace))
+async def test_after_the_block_nothing_can_be_graded_or_run_and_no_sandbox_is_made(fakes, place):
+    async def grade(view):
+        return 1.0
+
+    parts = fakes([say("x")], hooks=Hooks(grade=grade, grade_in=place))
+    async with parts.paddock.rollout(TASK) as r:
+        await r.run()
+    for late in (r.grade, r.run):
+        with pytest.raises(RolloutStateError, match="inside"):
+            await late()
+    assert len(parts.provider.created) == 1
+    parts.assert_nothing_left()
+
+
+async def test_a_lease_that_is_being_ended_makes_no_further_sandbox(fakes):
+    parts = fakes([say("x")])
+    async with parts.paddock.rollout(TASK) as r:
+        await r.run()
+    with pytest.raises(RolloutStateError, match="has ended"):
+        await r._lease.create_sandbox(SandboxSpec())
+    parts.assert_nothing_left()

@@ -168,3 +168,14 @@ async def test_a_dead_sandbox_is_raised_not_told():
     ):
         with pytest.raises(SandboxGone):
             await do(sandbox, name, **arguments)
+
+
+async def test_an_edit_of_a_file_whose_name_ends_in_a_line_end_changes_that_file(bubblewrap):
+    box = await bubblewrap.create(SandboxSpec())
+    await box.write("name\n", b"old", mode=0o755)
+    await box.write("name", b"old")
+    assert "1 place" in await EditTool().call(
+        box, {"path": "name\n", "old": "old", "new": "new"}, ToolBounds()
+    )
+    assert (await box.read("name\n"), await box.read("name")) == (b"new", b"old")
+    assert (await box.run("stat -c %a name*")).stdout == b"644\n755\n"

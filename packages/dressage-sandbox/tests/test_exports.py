@@ -10,7 +10,7 @@ def test_the_public_names() -> None:
     assert sorted(dressage_sandbox.__all__) == [
         "ArgumentTooLong", "ArtifactArchive", "BubblewrapMissing", "BubblewrapProvider",
         "BubblewrapSandbox", "Capabilities", "DirEntry", "Endpoint", "Feature", "FileTooLarge", "Full",
-        "InvalidSpec", "LimitNotEnforceable", "Limits", "Mount", "NotARegularFile", "OnOutput",
+        "InvalidSpec", "LimitNotEnforceable", "Limits", "Mount", "NotARegularFile", "OnOutput", "OutOfMemory",
         "PooledProvider", "ProviderUnavailable", "RunResult", "Sandbox", "SandboxError", "SandboxFileError",
         "SandboxFileNotFound", "SandboxGone", "SandboxProvider", "SandboxSpec", "SandboxStartFailed",
         "Service", "Snapshot", "Status", "Unsupported", "UserNamespacesForbidden", "kept_alive",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -14,6 +16,10 @@ from dressage_paddock.errors import TaskError
 
 MAX_DEPTH = 16
 """Folders within folders that are followed."""
+MAX_PATH_BYTES = 2048
+"""Longer paths are left out: below another folder a file system would not take them."""
+MAX_ENTRIES = 2000
+"""Entries of folders that are looked at in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +43,13 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much is read back. ``file_bytes`` per file, ``total_bytes`` and ``files`` in all."""
+    """How much is read back. ``file_bytes`` per file, ``total_bytes`` and ``files`` in all, and so many
+    ``seconds`` for going about folders: an agent can leave more of them than there is time for."""
 
     file_bytes: int
     total_bytes: int
     files: int
+    seconds: float = 30.0
 
 
 class _Reader:
@@ -51,6 +59,8 @@ class _Reader:
         self._workdir = PurePosixPath(workdir)
         self.files: dict[str, bytes] = {}
         self.cut: list[str] = []
+        self._left = MAX_ENTRIES
+        self._until = time.monotonic() + room.seconds
 
     async def take(self, path: str) -> bool:
         """Read a file, or a folder's files; whether there was one."""
@@ -77,20 +87,31 @@ class _Reader:
             return False
         for entry in entries:
             below = f"{path.rstrip('/')}/{entry.name}"
+            self._left -= 1
+            if len(os.fsencode(below)) > MAX_PATH_BYTES:
+                self._cut(root)
+                continue
+            if self._left < 0 or time.monotonic() > self._until:
+                self._cut(root)
+                break
             if entry.kind == "dir" and depth < MAX_DEPTH:
-                await self._folder(below, root, depth + 1)
+                if not await self._folder(below, root, depth + 1):
+                    self._cut(root)
             elif entry.kind == "file" and len(self.files) < self._room.files:
                 await self._one_of(below, root)
-            elif root not in self.cut:
-                self.cut.append(root)
+            else:
+                self._cut(root)
         return True
 
     async def _one_of(self, path: str, root: str) -> None:
         try:
             await self._file(path)
         except SandboxFileError:  # it went away, or became something else, since it was listed
-            if root not in self.cut:
-                self.cut.append(root)
+            self._cut(root)
+
+    def _cut(self, root: str) -> None:
+        if root not in self.cut:
+            self.cut.append(root)
 
 
 async def collect(sandbox: Sandbox, paths: Sequence[str], room: Room, workdir: str) -> Artifacts:

@@ -14,13 +14,14 @@ from dressage_blackbox_server import (
     TurnOutcome,
     TurnRecord,
 )
+from dressage_sandbox.errors import OutOfMemory, SandboxError
 from dressage_sandbox.protocol import SandboxProvider
 
 from dressage_paddock.agent import Scene
 from dressage_paddock.errors import GatewayError, SandboxFailedError, TaskError
 from dressage_paddock.events import OnEvent, ignore_event
 from dressage_paddock.executor import SandboxExecutor
-from dressage_paddock.failure import COMPLETED, Ending, FailureClass
+from dressage_paddock.failure import COMPLETED, Ending, FailureClass, Stage, classify
 from dressage_paddock.gateway import GatewaySession, ModelGateway, ObservableGateway
 from dressage_paddock.hooks import Hooks
 from dressage_paddock.paddock import Paddock, PaddockConfig
@@ -124,6 +125,8 @@ class BlackboxAgent:
         failure_class = _CLASSES[outcome]
         detail = f"{turn.detail}: {turn.stderr[-2000:].strip()}".rstrip(": ")
         if failure_class is FailureClass.INFRASTRUCTURE:
+            if (died := await _died_of_memory(scene)) is not None:
+                return died
             return Ending(failure_class, str(outcome), detail, retryable=True)
         if failure_class is FailureClass.POLICY_FAILURE:
             steps = await self._recorded_steps(scene)
@@ -143,6 +146,17 @@ class BlackboxAgent:
         except Exception as error:
             raise GatewayError(f"the agent failed and the gateway does not answer: {error}") from error
         return int(standing["steps"])
+
+
+async def _died_of_memory(scene: Scene) -> Ending | None:
+    """The ending where the program used up all that its sandbox may have."""
+    try:
+        await scene.sandbox.list(scene.task.workdir)
+    except OutOfMemory as error:
+        return classify(error, Stage.AGENT)
+    except SandboxError:  # what the turn has told already
+        return None
+    return None
 
 
 def _prompts(task: PublicTask) -> list[str]:

@@ -9,6 +9,7 @@ from dressage_sandbox.errors import (
     Full,
     InvalidSpec,
     LimitNotEnforceable,
+    OutOfMemory,
     ProviderUnavailable,
     SandboxError,
     Unsupported,
@@ -77,6 +78,12 @@ GRADABLE = frozenset(
 )
 """Endings that leave a sandbox worth grading. What the reward then counts for is the loss policy's matter."""
 
+OUT_OF_MEMORY = "out_of_memory"
+"""The code of a rollout whose agent used up its sandbox's memory, so that the sandbox died of it."""
+
+_ITS_OWN_DOING = frozenset({Stage.AGENT, Stage.AFTER_AGENT, Stage.END})
+"""Stages in which what runs in the sandbox, and what fills it, is the agent's."""
+
 _CODES: tuple[tuple[type[BaseException], str, bool], ...] = (
     (GatewayRefusedError, "gateway_refused", False),
     (GatewayError, "gateway_error", True),
@@ -97,13 +104,16 @@ def classify(error: BaseException, stage: Stage) -> Ending:
     """The ending that an exception of ``stage`` means.
 
     An exception that nobody foresaw is infrastructure too: it says nothing of the policy. Cancellation is
-    the caller's decision, hence aborted.
+    the caller's decision, hence aborted. A sandbox that died of the memory that its agent used up is the
+    policy's failure: else that would be a way to have a bad rollout tried again.
     """
     detail = _describe(error)
     if isinstance(error, ContextOverflowError):
         return Ending(FailureClass.OVERFLOW, "context_overflow", detail, stage)
     if not isinstance(error, Exception):
         return Ending(FailureClass.ABORTED, "cancelled", detail, stage)
+    if isinstance(error, OutOfMemory) and stage in _ITS_OWN_DOING:
+        return Ending(FailureClass.POLICY_FAILURE, OUT_OF_MEMORY, detail, stage)
     if isinstance(error, StageTimeoutError) and stage is Stage.AGENT:
         return Ending(FailureClass.TIMEOUT, "wall_clock", detail, stage)
     if isinstance(error, StageTimeoutError):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import UnionType
 
 from dressage_sandbox.protocol import Sandbox, SandboxSpec
 
@@ -18,10 +19,28 @@ from dressage_paddock.artifacts import Artifacts
 from dressage_paddock.errors import TaskError
 from dressage_paddock.failure import Ending, FailureClass, Stage
 from dressage_paddock.messages import ChatMessage
-from dressage_paddock.task import PublicTask, Task
+from dressage_paddock.task import PublicTask, Task, check_path
 
 Note = str | int | float | bool
 """A fact that a hook wants kept with the result."""
+
+
+def _check_map(name: str, given: object, kinds: type | UnionType) -> None:
+    """Refuse what is no mapping from text to these kinds, where a hook makes it: far from there it would be
+    somebody else's failure."""
+    if not isinstance(given, Mapping):
+        raise TaskError(f"{name} is {type(given).__name__}: give a mapping")
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, kinds):
+            told = f"{type(key).__name__} to {type(value).__name__}"
+            raise TaskError(
+                f"{name}[{key!r}] is from {told}: give text to {getattr(kinds, '__name__', kinds)}"
+            )
+
+
+def _check_verdict(given: object) -> None:
+    if given is not None and not isinstance(given, Verdict):
+        raise TaskError(f"verdict is {type(given).__name__}: give Verdict(...) or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,9 @@ class Prepared:
 
     notes: Mapping[str, Note] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _check_map("notes", self.notes, Note)
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -63,6 +85,11 @@ class Opening:
 
     messages: tuple[ChatMessage, ...] = ()
     notes: Mapping[str, Note] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.messages, tuple) or not all(isinstance(m, ChatMessage) for m in self.messages):
+            raise TaskError("messages: give a tuple of ChatMessage")
+        _check_map("notes", self.notes, Note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +111,13 @@ class Inspection:
     verdict: Verdict | None = None
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
     notes: Mapping[str, Note] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_verdict(self.verdict)
+        _check_map("artifacts", self.artifacts, bytes)
+        for path in self.artifacts:
+            check_path("artifacts", path)
+        _check_map("notes", self.notes, Note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +148,11 @@ class Grade:
     parts: Mapping[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
     notes: Mapping[str, Note] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_verdict(self.verdict)
+        _check_map("parts", self.parts, int | float)
+        _check_map("notes", self.notes, Note)
 
     @property
     def finite(self) -> bool:

@@ -10,7 +10,13 @@ from typing import Any
 
 from dressage_sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 
-from dressage_paddock.errors import GatewayError, GatewayRefusedError, InfrastructureError, SandboxFailedError
+from dressage_paddock.errors import (
+    GatewayError,
+    GatewayRefusedError,
+    InfrastructureError,
+    RolloutStateError,
+    SandboxFailedError,
+)
 from dressage_paddock.gateway import GatewaySession, ModelGateway
 from dressage_paddock.result import FinalizeInfo
 from dressage_paddock.waiting import settled, uninterrupted
@@ -123,6 +129,7 @@ class Lease:
         self._book = book
         self._opening: asyncio.Task[Any] | None = None
         self._held: list[_Held] = []
+        self._released = False
 
     async def open_session(self, request: SessionRequest) -> GatewaySession:
         """Open the recording session.
@@ -152,7 +159,13 @@ class Lease:
         )
 
     async def create_sandbox(self, spec: SandboxSpec) -> Sandbox:
-        """Create a sandbox. Raises what the provider raises."""
+        """Create a sandbox.
+
+        Raises what the provider raises, and :class:`RolloutStateError` once the lease is being ended: nobody
+        would end this one.
+        """
+        if self._released:
+            raise RolloutStateError("the rollout has ended: no sandbox can be made for it any more")
         held = _Held(asyncio.create_task(self._create(spec)))
         self._held.append(held)
         return await asyncio.shield(held.creating)
@@ -173,6 +186,7 @@ class Lease:
         return await uninterrupted(asyncio.create_task(self._release(end)))
 
     async def _release(self, end: SessionEnd) -> Released:
+        self._released = True
         # The sandbox first: nothing inside may still call the model while the session is being closed.
         sandbox_error = await self.end_sandboxes()
         finalize, session_error = await self._bounded(self._end_session(end), "ending the session")

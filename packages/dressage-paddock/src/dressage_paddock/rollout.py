@@ -8,14 +8,15 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+from dressage_sandbox.errors import OutOfMemory
 from dressage_sandbox.protocol import Sandbox, SandboxSpec
 
 from dressage_paddock.agent import Agent, Scene
 from dressage_paddock.artifacts import Room, collect
 from dressage_paddock.course import Course
-from dressage_paddock.errors import RolloutStateError, TaskError
+from dressage_paddock.errors import GraderFailedError, RolloutStateError, TaskError
 from dressage_paddock.events import OnEvent, RolloutEvent
-from dressage_paddock.failure import GRADABLE, Ending, FailureClass, Stage, classify
+from dressage_paddock.failure import GRADABLE, OUT_OF_MEMORY, Ending, FailureClass, Stage, classify
 from dressage_paddock.grading import ask, fresh_spec, furnish, view_of
 from dressage_paddock.hooks import (
     AfterView,
@@ -69,7 +70,7 @@ class Rollout:
         self._public = plan.task.public()
         self._course = Course(plan.request)
         self._sandbox: Sandbox | None = None
-        self._entered = False
+        self._entered = self._left = False
         self._result: RolloutResult | None = None
 
     @property
@@ -144,10 +145,13 @@ class Rollout:
         ttl_s = max(spec.ttl_s, self._public.limits.total_s + TTL_MARGIN_S)
         return replace(spec, owner=owner, ttl_s=ttl_s)
 
+    def _check_inside(self, method: str) -> None:
+        if not self._entered or self._left:
+            raise RolloutStateError(f"{method}() belongs inside the 'async with' block")
+
     async def run(self) -> Ending:
         """Let the agent act until it ends, then read the task's artifacts."""
-        if not self._entered or self._result is not None:
-            raise RolloutStateError("run() belongs inside the 'async with' block")
+        self._check_inside("run")
         scene = self._course.scene
         if scene is None or self._course.ending is not None:
             return self._course.ended
@@ -178,7 +182,8 @@ class Rollout:
         """Read the artifacts back, of a failed rollout too: there they show why. Only a rollout that could
         be graded is failed by artifacts that cannot be read."""
         limits, ending = self._public.limits, self._course.ended
-        room = Room(limits.artifact_bytes, limits.artifact_total_bytes, limits.artifact_files)
+        sizes = limits.artifact_bytes, limits.artifact_total_bytes, limits.artifact_files
+        room = Room(*sizes, seconds=limits.setup_timeout_s / 2)
         work = collect(scene.sandbox, self._plan.task.artifacts, room, self._public.workdir)
         try:
             self._course.artifacts = await within(limits.setup_timeout_s, "reading artifacts", work)
@@ -211,6 +216,7 @@ class Rollout:
         None where the rollout left nothing to grade, where the grader failed (then the rollout's class is
         infrastructure, and it never counts as a reward of 0), or where its verdict takes the number back.
         """
+        self._check_inside("grade")
         course, chosen = self._course, grader or self._plan.hooks.grade
         ending = course.ended
         if chosen is None:
@@ -229,9 +235,16 @@ class Rollout:
 
     async def _graded(self, grader: Grader, scene: Scene, ending: Ending) -> Grade:
         view = view_of(self._plan.task, self._agent, scene, ending, self._course.artifacts)
-        if self._plan.hooks.grade_in is GradePlace.FRESH:
-            view = replace(view, sandbox=await self._fresh_sandbox())
-        return await ask(grader, view, self._public.limits.grade_timeout_s)
+        limit = self._public.limits.grade_timeout_s
+        if self._plan.hooks.grade_in is GradePlace.SAME and ending.code != OUT_OF_MEMORY:
+            try:
+                return await ask(grader, view, limit)
+            except GraderFailedError as error:
+                if not isinstance(error.__cause__, OutOfMemory):
+                    raise
+                # What the agent left has used the sandbox up: its own doing, and graded without that sandbox.
+                ending = self._course.ending = classify(error.__cause__, Stage.AFTER_AGENT)
+        return await ask(grader, replace(view, ending=ending, sandbox=await self._fresh_sandbox()), limit)
 
     async def _fresh_sandbox(self) -> Sandbox:
         """The agent's sandbox ends first: it can neither see the grader's, nor hold a place that it needs."""
@@ -253,6 +266,7 @@ class Rollout:
 
     async def _end(self, error: BaseException | None) -> None:
         """End the lease and make the result. ``error`` is what left the block, if anything did."""
+        self._left = True
         course = self._course
         if error is not None:
             course.ending = replace(classify(error, Stage.END), failure_class=FailureClass.ABORTED)

@@ -13,6 +13,12 @@ from dressage_paddock.errors import TaskError
 from dressage_paddock.messages import ChatMessage
 
 
+def check_path(field_name: str, path: str) -> None:
+    """Refuse a path that leads out of where it is put. Raises :class:`TaskError`."""
+    if not isinstance(path, str) or not path or "\x00" in path or ".." in PurePosixPath(path).parts:
+        raise TaskError(f"{field_name} has the path {path!r}: give a path without '..' or NUL")
+
+
 @dataclass(frozen=True, slots=True)
 class PublicMetadata:
     """Metadata that agents, hooks and the sandbox may see (a repository's name, a language)."""
@@ -133,8 +139,7 @@ class Task:
         if self.messages and self.system:
             raise TaskError("system goes with prompt: with messages, put a system message first")
         for path in (*self.files, *self.artifacts):
-            if not path or "\x00" in path or ".." in PurePosixPath(path).parts:
-                raise TaskError(f"files/artifacts has the path {path!r}: give a path without '..' or NUL")
+            check_path("files/artifacts", path)
         for name, kind in (("metadata", PublicMetadata), ("runner", RunnerOnly), ("grader", GraderOnly)):
             if not isinstance(getattr(self, name), kind):
                 given = type(getattr(self, name)).__name__

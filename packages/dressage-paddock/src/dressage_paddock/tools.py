@@ -120,8 +120,9 @@ class WriteTool:
         return f"wrote {len(data)} bytes to {arguments['path']}"
 
 
-_REAL_FILE = 'p=$(readlink -f -- "$1") && stat -c %a -- "$p" && printf %s "$p"'
-"""The mode of a file and its path behind all links: a write replaces a link, and an edit must not."""
+_REAL_FILE = 'p=$(readlink -f -- "$1" && echo .) && p=${p%??} && stat -c %a -- "$p" && printf %s "$p"'
+"""The mode of a file and its path behind all links: a write replaces a link, and an edit must not. The dot
+keeps line ends of the name, which a shell takes off."""
 
 
 class EditTool:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from .channel import Channel
+from .errors import SandboxGone
 from .protocol import SandboxSpec
 
 __all__ = ["Calls"]
@@ -20,7 +21,7 @@ class Calls(ABC):
     _downloading: asyncio.Semaphore
     _env: Mapping[str, str]
     _door: socket.socket | None
-    _why: str
+    _gone: SandboxGone
 
     @abstractmethod
     def _live(self) -> Channel:

@@ -50,7 +50,9 @@ class CommandCalls(Calls):
         """
         timeout = self.spec.limits.timeout_s if timeout_s is None else timeout_s
         check_seconds("timeout_s", timeout)
-        request = self._request(command, cwd, env, output_bytes, max(1, round(timeout * 1000)), on_output, 0)
+        request = self._request(
+            command, cwd, env, output_bytes, max(1, round(timeout * 1000)), on_output, 0, stdin
+        )
         channel, call = self._call(output_bytes, on_output)
         try:
             if stdin:
@@ -84,7 +86,7 @@ class CommandCalls(Calls):
         Raises:
             InvalidSpec, ArgumentTooLong, SandboxFileNotFound, SandboxGone: as ``run``.
         """
-        request = self._request(command, cwd, env, output_bytes, 0, on_output, wire.SERVICE)
+        request = self._request(command, cwd, env, output_bytes, 0, on_output, wire.SERVICE, stdin)
         channel, call = self._call(output_bytes, on_output)
         call.started = asyncio.get_running_loop().create_future()
         try:
@@ -121,8 +123,11 @@ class CommandCalls(Calls):
         timeout_ms: int,
         on_output: OnOutput | None,
         flags: int,
+        stdin: bytes,
     ) -> bytes:
         limit = self._kept(output_bytes)
+        if len(stdin) > (most := self.spec.limits.memory_bytes // 4):
+            raise InvalidSpec(f"stdin: {len(stdin)} bytes, and a quarter of limits.memory_bytes is {most}")
         if limit < 1:
             raise InvalidSpec("output_bytes must be more than 0")
         argv = arguments_of(command)
@@ -140,8 +145,8 @@ class CommandCalls(Calls):
             if channel.received != seen:  # this process was away, not the agent: its answers are coming in
                 guards.append(loop.call_later(GUARD_S, check, channel.received))
                 return
-            self._why = "the sandbox stopped answering"
-            channel.end(SandboxGone(self._why))
+            self._gone = SandboxGone("the sandbox stopped answering")
+            channel.end(self._gone)
 
         guards = [loop.call_later(patience_s, check, channel.received)]
         try:

@@ -27,6 +27,7 @@ __all__ = [
     "check_features",
     "check_spec",
     "check_variable",
+    "file_sizes",
     "rlimits",
     "sandbox_arguments",
 ]
@@ -47,6 +48,7 @@ _ETC = {
 _ETC_OF_HOST = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime")
 """Parts of the host's /etc that programs under /usr need and that tell nothing of the host."""
 _PATH_MAX_TEXT = 4096
+_PAGE = 4096
 
 
 @dataclass(slots=True)
@@ -244,17 +246,30 @@ def _interpreter(arguments: Arguments, interpreter: Interpreter, places: Mapping
         arguments.add("--setenv", name, value)
 
 
+def file_sizes(limits: Limits) -> tuple[int, int, int]:
+    """Bytes of the work folder, /tmp and /dev/shm.
+
+    Pages of these count as memory and outlive every process: if they could use all of it up, the next command
+    would find none, and the sandbox itself would be what the kernel ends.
+    """
+    left, sizes = limits.memory_bytes * 3 // 4, []
+    for most in (3 / 4, 2 / 3, 1.0):  # of what is left
+        sizes.append(min(limits.disk_bytes, int(left * most)) // _PAGE * _PAGE)
+        left -= sizes[-1]
+    return sizes[0], sizes[1], sizes[2]
+
+
 def _private(arguments: Arguments, spec: SandboxSpec, shelf: Shelf, image: Image | None) -> None:
-    size = str(spec.limits.disk_bytes)
+    workdir, tmp, shared = (str(size) for size in file_sizes(spec.limits))
     arguments.add("--proc", "/proc", "--dev", "/dev")
-    arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
-    arguments.add("--perms", "1777", "--size", size, "--tmpfs", "/tmp")
+    arguments.add("--perms", "1777", "--size", shared, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    arguments.add("--perms", "1777", "--size", tmp, "--tmpfs", "/tmp")
     if image is None or "var" not in image.folders:
         arguments.add("--dir", "/var", "--symlink", "/tmp", "/var/tmp")
     if shelf.lower:
         arguments.add("--overlay-src", shelf.lower, "--overlay", *shelf.upper, spec.workdir)
     else:
-        arguments.add("--perms", "0755", "--size", size, "--tmpfs", spec.workdir)
+        arguments.add("--perms", "0755", "--size", workdir, "--tmpfs", spec.workdir)
     for mount in spec.mounts:
         arguments.add("--ro-bind", shelf.places[mount.source], mount.target)
     # Last: the root holds every mount point, and has no size limit of its own.

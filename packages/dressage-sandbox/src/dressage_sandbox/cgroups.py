@@ -17,7 +17,7 @@ from .groups import kill_group, write
 from .owner import Owner, group_name
 from .protocol import Limits
 
-__all__ = ["Cgroups", "detect", "remove_group", "usage"]
+__all__ = ["Cgroups", "detect", "oom_kills", "remove_group", "usage"]
 
 _PERIOD_US = 100_000
 _PATIENCE_S = 1.0
@@ -116,6 +116,16 @@ def usage(folders: Iterable[Path]) -> tuple[int | None, int | None]:
             with contextlib.suppress(OSError, ValueError):  # not this controller's
                 found[name.partition(".")[0]] = int((folder / name).read_text())
     return found.get("memory"), found.get("pids")
+
+
+def oom_kills(folders: Iterable[Path]) -> int:
+    """How many processes of a group the kernel has killed for want of memory."""
+    for folder in folders:
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError, ValueError):  # not this controller's, or not this version's
+                words = (folder / name).read_text().split()
+                return int(words[words.index("oom_kill") + 1])
+    return 0
 
 
 async def remove_group(folders: Iterable[Path]) -> list[Path]:

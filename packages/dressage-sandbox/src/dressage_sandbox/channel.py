@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from .errors import SandboxGone, file_error
+from .errors import SandboxGone, again, file_error
 from .inside import wire
 from .protocol import OnOutput
 
@@ -38,10 +38,12 @@ class Call:
 
 
 class Channel(asyncio.Protocol):
-    """Multiplexes calls over one socket. ``on_end`` is called once, when the inside is gone."""
+    """Multiplexes calls over one socket. ``on_end`` is called once, when the inside is gone; where it went by
+    itself, ``death`` tells of what."""
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[], None], death: Callable[[], SandboxGone] | None = None) -> None:
         self._on_end = on_end
+        self._death = death or (lambda: SandboxGone("the sandbox has ended"))
         self._numbers = itertools.count(1)
         self._calls: dict[int, Call] = {}
         self._buffer = bytearray()
@@ -52,10 +54,15 @@ class Channel(asyncio.Protocol):
         self.gone: SandboxGone | None = None
 
     @classmethod
-    async def open(cls, sock: socket.socket, on_end: Callable[[], None]) -> Channel:
+    async def open(
+        cls,
+        sock: socket.socket,
+        on_end: Callable[[], None],
+        death: Callable[[], SandboxGone] | None = None,
+    ) -> Channel:
         """A channel over a connected socket, which it owns from here on."""
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_connection(lambda: cls(on_end), sock=sock)
+        _, channel = await loop.create_connection(lambda: cls(on_end, death), sock=sock)
         return channel
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------
@@ -76,7 +83,7 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The inside has ended."""
-        self.end(SandboxGone("the sandbox has ended"))
+        self.end(self._death())
 
     def pause_writing(self) -> None:
         """The agent is behind."""
@@ -94,7 +101,7 @@ class Channel(asyncio.Protocol):
             SandboxGone: the channel has ended.
         """
         if self.gone is not None:
-            raise SandboxGone(*self.gone.args)
+            raise again(self.gone)
         call = Call(next(self._numbers), cap, asyncio.get_running_loop().create_future())
         self._calls[call.number] = call
         return call
@@ -142,7 +149,7 @@ class Channel(asyncio.Protocol):
         self._writable.set()
         for call in self._calls.values():
             if not call.done.done():
-                call.done.set_exception(SandboxGone(*why.args))
+                call.done.set_exception(again(why))
                 call.done.exception()  # seen: a cancelled caller never asks again
         self._calls.clear()
         self._on_end()

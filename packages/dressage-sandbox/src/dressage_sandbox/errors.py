@@ -13,6 +13,7 @@
     ├── LimitNotEnforceable (RuntimeError)    a limit that was asked for by name and cannot be held here
     ├── SandboxStartFailed (RuntimeError)     this one could not be made; another attempt may succeed
     ├── SandboxGone (ConnectionError)         it has ended: terminated, expired, or died
+    │   └── OutOfMemory                       by what ran in it: it used up limits.memory_bytes
     └── SandboxFileError (OSError)            a file operation inside, with the errno of the inside
         ├── SandboxFileNotFound (FileNotFoundError)
         ├── NotARegularFile
@@ -34,6 +35,7 @@ __all__ = [
     "InvalidSpec",
     "LimitNotEnforceable",
     "NotARegularFile",
+    "OutOfMemory",
     "ProviderUnavailable",
     "SandboxError",
     "SandboxFileError",
@@ -89,6 +91,10 @@ class SandboxGone(SandboxError, ConnectionError):  # noqa: N818
     """The sandbox has ended: it was terminated, it expired, or it died."""
 
 
+class OutOfMemory(SandboxGone):
+    """It has died of what ran in it: nothing of ``limits.memory_bytes`` was left for its first process."""
+
+
 class SandboxFileError(SandboxError, OSError):
     """A file operation inside failed; ``errno`` and ``filename`` are those of the inside."""
 
@@ -103,6 +109,11 @@ class NotARegularFile(SandboxFileError):  # noqa: N818
 
 class FileTooLarge(SandboxFileError):  # noqa: N818
     """A file that is longer than the caller takes (EFBIG)."""
+
+
+def again(error: SandboxGone) -> SandboxGone:
+    """The same error for another caller: one that is raised twice would collect both their tracebacks."""
+    return type(error)(*error.args)
 
 
 def file_error(code: int, path: str) -> SandboxFileError:

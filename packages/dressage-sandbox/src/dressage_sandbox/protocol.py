@@ -41,11 +41,13 @@ class Mount:
 class Limits:
     """Ceilings of one sandbox. Bytes and seconds."""
 
-    memory_bytes: int = 512 * MIB
+    memory_bytes: int = GIB
     pids: int = 64
     open_files: int = 256
     disk_bytes: int = 256 * MIB
-    """Size of the private writable file systems (/tmp and the workspace)."""
+    """Size of each private writable file system (the workspace, /tmp, /dev/shm). Where they are in memory,
+    they take three quarters of ``memory_bytes`` together at most, the workspace first, so that full ones
+    leave room for programs."""
     output_bytes: int = 64 * 1024
     """Per stream of one command: head and tail are kept, the rest is drained and counted."""
     timeout_s: float = 30.0

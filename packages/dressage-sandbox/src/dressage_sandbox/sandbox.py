@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from ._commands import CommandCalls
 from ._files import FileCalls
-from .cgroups import remove_group, usage
+from .cgroups import oom_kills, remove_group, usage
 from .channel import Channel
 from .egress import Egress
-from .errors import InvalidSpec, SandboxError, SandboxGone
+from .errors import InvalidSpec, OutOfMemory, SandboxError, SandboxGone, again
 from .groups import kill_group
 from .inside.wire import MAX_DOWNLOADS
 from .launch import Process
@@ -26,6 +26,8 @@ from .ports import Ports
 from .protocol import Endpoint, SandboxSpec, Snapshot, Status
 
 __all__ = ["BubblewrapSandbox"]
+
+_RETRY_S, _MOST_RETRIES = 0.5, 8
 
 
 class Home(Protocol):
@@ -75,7 +77,8 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
         self._expiry: asyncio.TimerHandle | None = None
         self._expires = math.inf
         self._downloading = asyncio.Semaphore(MAX_DOWNLOADS)
-        self._why = "the sandbox was terminated"
+        self._gone = SandboxGone("the sandbox was terminated")
+        self._removed = False
         self._watchers: list[Callable[[BubblewrapSandbox], None]] = []
 
     @property
@@ -101,7 +104,7 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
     @property
     def why(self) -> str:
         """Why it ended, if it has."""
-        return self._why
+        return str(self._gone)
 
     @property
     def pid(self) -> int:
@@ -138,7 +141,7 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
         memory, processes = usage(self.groups) if self.alive else (None, None)
         return Status(
             alive=self.alive,
-            why="" if self.alive else self._why,
+            why="" if self.alive else self.why,
             owner=self.record.label,
             age_s=max(0.0, time.time() - self.record.created),
             expires_in_s=max(0.0, self._expires - asyncio.get_running_loop().time()) if self.alive else 0.0,
@@ -162,8 +165,8 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
             self._expiry = asyncio.get_running_loop().call_later(ttl_s, self._expire)
 
     def _expire(self) -> None:
-        self._why = "the sandbox's time to live is over"
-        self._begin_end()
+        self._gone = SandboxGone("the sandbox's time to live is over")
+        self._end_behind()
 
     async def snapshot(self) -> Snapshot:
         """The work folder as it is now, for ``SandboxSpec.snapshot`` of this provider.
@@ -187,19 +190,43 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
 
     # -- end --------------------------------------------------------------------------------------------
     async def terminate(self) -> None:
-        """End everything inside and remove every trace: idempotent, within two seconds.
+        """End everything inside and remove every trace: idempotent, within three seconds.
 
         Raises:
-            SandboxError: something could not be removed; named in the message.
+            SandboxError: something could not be removed in that time; named in the message. That goes on
+                behind, since what the kernel has to bury may be huge.
         """
-        await asyncio.shield(self._begin_end())
+        try:
+            await asyncio.shield(self._begin_end())
+        except SandboxError:
+            asyncio.get_running_loop().call_later(_RETRY_S, self._end_behind)
+            raise
+
+    def _end_behind(self, failed: int = 0) -> None:
+        """End it although nobody waits for that; again where it takes longer, as what is huge does."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None and failed < _MOST_RETRIES:
+                loop.call_later(_RETRY_S * 2.0**failed, self._end_behind, failed + 1)
+
+        loop = asyncio.get_running_loop()
+        if not self._removed:
+            self._begin_end().add_done_callback(done)
 
     def channel_ended(self) -> None:
         """The inside went away by itself, or broke the protocol: clean up."""
         if self._ending is None:
             if self._channel is not None and self._channel.gone is not None:
-                self._why = str(self._channel.gone)
-            self._begin_end()
+                self._gone = self._channel.gone
+            self._end_behind()
+
+    def death(self) -> SandboxGone:
+        """Of what the inside has died that just went away by itself."""
+        if oom_kills(self.groups):
+            return OutOfMemory(
+                "the sandbox ran out of memory: what ran in it left none of limits.memory_bytes"
+            )
+        return SandboxGone("the sandbox has ended")
 
     def abandon(self) -> None:
         """At interpreter exit, without an event loop: kill, and remove what can be removed at once."""
@@ -224,10 +251,11 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
         if self._ports is not None:
             self._ports.stop()
         if self._channel is not None:
-            self._channel.end(SandboxGone(self._why))
+            self._channel.end(self._gone)
         ended = await self.process.end()
         left = await remove_group(self.groups)
         if ended and not left:
+            self._removed = True
             self._home.ended(self)
         else:
             rest = [str(path) for path in left] + ([] if ended else [f"process {self.pid}"])
@@ -235,7 +263,7 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
 
     def _live(self) -> Channel:
         if self._channel is None or self._ending is not None:
-            raise SandboxGone(self._why)
+            raise again(self._gone)
         return self._channel
 
 

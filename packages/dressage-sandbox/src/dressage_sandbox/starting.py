@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import seccomp
-from .arguments import base_env, rlimits, sandbox_arguments
+from .arguments import base_env, file_sizes, rlimits, sandbox_arguments
 from .bwrap import find_bubblewrap
 from .cgroups import Cgroups, detect
 from .channel import Channel
@@ -103,7 +103,7 @@ def _shelf_of(machine: Machine, spec: SandboxSpec, rooted: Rooted | None) -> She
     overlay = None
     if spec.root is not None and image is not None and image.overlay and image.workdir is not None:
         user = image.workdir.stat().st_uid
-        overlay = Overlay(spec.root, spec.workdir, user, spec.limits.disk_bytes)
+        overlay = Overlay(spec.root, spec.workdir, user, file_sizes(spec.limits)[0])
     return make_shelf(sources, drops_root=machine.launcher.drops_root, overlay=overlay)
 
 
@@ -127,7 +127,7 @@ async def connect(machine: Machine, records: Records, sandbox: BubblewrapSandbox
     try:
         for server, listener in zip(servers.values(), listeners, strict=True):
             await server.start(listener)
-        channel = await Channel.open(process.control, sandbox.channel_ended)
+        channel = await Channel.open(process.control, sandbox.channel_ended, sandbox.death)
     except BaseException:
         # Not the sandbox's yet, so its end would not reach them.
         for server in servers.values():

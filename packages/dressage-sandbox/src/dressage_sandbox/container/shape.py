@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..arguments import file_sizes
 from ..protocol import SandboxSpec
 from .config import ContainerConfig
 
@@ -16,7 +17,8 @@ _IDLE = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 def container_body(config: ContainerConfig, spec: SandboxSpec, labels: Mapping[str, str]) -> dict[str, Any]:
     """Deny by default: what is not named here is not inside."""
     limits, ids = spec.limits, f"uid={config.uid},gid={config.uid}"
-    tmpfs = f"rw,nosuid,nodev,exec,size={limits.disk_bytes}"
+    tmpfs = "rw,nosuid,nodev,exec,size="
+    workdir, tmp, shared = file_sizes(limits)
     host: dict[str, Any] = {
         "NetworkMode": "none" if config.network is None or spec.relay is None else config.network,
         "CapDrop": ["ALL"],
@@ -32,7 +34,11 @@ def container_body(config: ContainerConfig, spec: SandboxSpec, labels: Mapping[s
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
         ],
-        "Tmpfs": {"/tmp": f"{tmpfs},mode=1777", spec.workdir: f"{tmpfs},mode=0755,{ids}"},
+        "Tmpfs": {
+            "/tmp": f"{tmpfs}{tmp},mode=1777",
+            spec.workdir: f"{tmpfs}{workdir},mode=0755,{ids}",
+        },
+        "ShmSize": shared,
         "Binds": [f"{mount.source.resolve()}:{mount.target}:ro" for mount in spec.mounts],
         "RestartPolicy": {"Name": "no"},
         "LogConfig": {"Type": "none"},

@@ -3,7 +3,7 @@
 import _signal as signal  # type: ignore[import-not-found]
 import posix
 import time
-from errno import E2BIG, EACCES, EAGAIN, EINVAL, EISDIR, ENOENT, ENOEXEC, ENOTDIR
+from errno import E2BIG, EACCES, EAGAIN, EINVAL, EISDIR, ENOENT, ENOEXEC, ENOMEM, ENOTDIR
 from resource import setrlimit
 
 from .capture import Capture
@@ -82,7 +82,7 @@ def failure(report: bytes, cwd: bytes, program: bytes) -> "tuple[int, bytes]":
         return EXEC_MISSING, program + b": not found"
     if stage == b"x" and code in (EACCES, ENOEXEC, EISDIR):
         return EXEC_FAILED, program + b": cannot be executed"
-    if code == EAGAIN:
+    if code in (EAGAIN, ENOMEM):
         return EXEC_FAILED, b"cannot start: a limit is reached"
     named = cwd if stage == b"c" else b"" if code == E2BIG else program
     return 0, pack(b"%d" % code, named)

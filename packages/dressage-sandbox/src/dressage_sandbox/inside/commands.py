@@ -9,7 +9,7 @@ number that was not issued yet; such are killed with any command whose time is o
 import _signal as signal  # type: ignore[import-not-found]
 import posix
 import time
-from errno import EAGAIN, EINTR
+from errno import EAGAIN, EINTR, ENOMEM
 from select import EPOLLIN, epoll
 
 from .command import Command, become, failure
@@ -81,9 +81,10 @@ class Commands:
             pid = posix.fork()
         except OSError as error:
             close_all(fds)
-            if error.errno != EAGAIN:
+            if error.errno not in (EAGAIN, ENOMEM):
                 raise
-            self.not_started(call, EXEC_FAILED, b"cannot fork: the limit of processes is reached")
+            what = b"processes" if error.errno == EAGAIN else b"memory"
+            self.not_started(call, EXEC_FAILED, b"cannot fork: the limit of " + what + b" is reached")
             return
         if pid == 0:
             marked = [(RLIMIT_RTTIME, self.last_tag), *self.limits]
