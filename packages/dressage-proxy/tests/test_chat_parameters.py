@@ -1,5 +1,7 @@
 """Every parameter of the chat-completions dialect is honoured or refused by name."""
 
+import gzip
+
 import pytest
 
 HONOURED = {
@@ -161,6 +163,31 @@ async def test_the_rollouts_sampling_wins_over_the_agents_and_the_wish_is_record
 async def test_a_body_that_is_no_json_object_is_a_400(rig, body, code):
     reply = await rig.http.post(f"/s/{await rig.open()}/v1/chat/completions", content=body)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, code)
+
+
+async def test_a_packed_body_is_refused_by_the_name_of_its_header(rig):
+    packed = gzip.compress(b'{"messages": [{"role": "user", "content": "x"}]}')
+    session = await rig.open()
+    headers = {"Content-Encoding": "gzip"}
+    reply = await rig.http.post(f"/s/{session}/v1/chat/completions", content=packed, headers=headers)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (415, "Content-Encoding")
+    plain = {"messages": [{"role": "user", "content": "x"}]}
+    assert (await rig.post(session, plain, headers={"Content-Encoding": "identity"})).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "v1/v1/messages", "v1/completions"])
+async def test_a_base_url_that_is_one_part_off_is_told_how_it_should_be(rig, path):
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    reply = await rig.http.post(f"/s/{await rig.open()}/{path}", json=body)
+    assert reply.status_code == 404
+    assert "/s/{session}/v1" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("caps", [(3, 7), (7, 3)])
+async def test_of_two_names_for_the_replys_cap_the_lower_one_holds(rig, caps):
+    session = await rig.open()
+    await rig.chat(session, "x", max_tokens=caps[0], max_completion_tokens=caps[1])
+    assert rig.engine.requests[0].sampling_params["max_new_tokens"] == 3
 
 
 async def test_a_body_that_is_too_large_is_a_413(make_rig):

@@ -39,6 +39,10 @@ _DIALECTS: Mapping[str, Dialect] = {
     "v1/messages": MESSAGES,
     _COUNT: MESSAGES,
 }
+_ROUTES = (
+    "the base URL of OpenAI clients ends in /s/{session}/v1, that of Anthropic clients in /s/{session}; "
+    "there are v1/chat/completions, v1/responses, v1/messages and v1/messages/count_tokens"
+)
 _ANTHROPIC_HEADER = "anthropic-version"
 _RETRY_AFTER_S = 1.0
 """What a refusal that may pass says where nothing better is known: agents give up where nothing is said."""
@@ -86,7 +90,11 @@ class DataPlane:
     async def _look(self, dialect: Dialect, method: str, rest: str, send: Send) -> None:
         """What agents ask besides a model call: the models, and probes whether anybody is there."""
         if method not in ("GET", "HEAD"):
-            raise NotFoundError(f"no route {method} /s/…/{rest}", code="unknown_route")
+            raise NotFoundError(
+                f"no route {method} /s/…/{rest}",
+                code="unknown_route",
+                fix=_ROUTES if method == "POST" else None,
+            )
         if rest.startswith("v1/responses/"):
             raise NotFoundError("the proxy keeps no responses", code="response_not_found")
         model = self._config.model_name
@@ -99,13 +107,13 @@ class DataPlane:
         await _send(send, 200, b"" if method == "HEAD" else body)
 
     async def _count(self, call: _Call) -> None:
-        body, _ = await self._body(call.receive)
+        body, _ = await self._body(call)
         request = MESSAGES.parse(body, call.headers, Memo())
         tokens = await self._pipeline.count(call.session, request)
         await _send(call.send, 200, MESSAGES.count_body(tokens))
 
     async def _answer(self, call: _Call) -> None:
-        body, mended = await self._body(call.receive)
+        body, mended = await self._body(call)
         request = call.dialect.parse(body, call.headers, call.session.memo)
         if mended:
             request = replace(request, notes=(*request.notes, HALVES_NOTE))
@@ -178,11 +186,20 @@ class DataPlane:
             raise
         self._pipeline.delivered(attempt)
 
-    async def _body(self, receive: Receive) -> tuple[Mapping[str, Any], bool]:
+    async def _body(self, call: _Call) -> tuple[Mapping[str, Any], bool]:
         """The request's object, and whether it was mended."""
+        encoding = call.headers.get("content-encoding", "identity")
+        if encoding.lower() not in ("", "identity"):
+            raise RequestError(
+                f"Content-Encoding {encoding!r} is not supported",
+                field="Content-Encoding",
+                fix="send the body as it is",
+                code="unsupported_encoding",
+                status=415,
+            )
         parts, size = [], 0
         while True:
-            message = await receive()
+            message = await call.receive()
             if message["type"] == "http.disconnect":
                 raise ClientGoneError("the client closed the connection before its request was whole")
             part = message.get("body", b"")

@@ -161,8 +161,8 @@ def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if choice == "none":
         return []
     if choice not in (None, "auto"):
-        raise RequestError(
-            f"tool_choice {short(choice)} is not supported", field="tool_choice", fix='send "auto" or "none"'
+        raise params.unsupported(
+            "tool_choice", f"tool_choice {short(choice)} is not supported", 'send "auto" or "none"'
         )
     return tools
 

@@ -29,6 +29,7 @@ _NUMBERS: Mapping[str, tuple[float, float]] = {
 _WHOLE = ("top_k", "seed")
 _NOT_ZERO = ("top_p", "top_k", "repetition_penalty")
 """Engines refuse 0 for these."""
+_INT64 = 2**63 - 1
 _TEMPLATE_OWN = ("messages", "tools", "documents", "add_generation_prompt")
 STREAM_PIECE = 512
 """Characters of one delta."""
@@ -93,7 +94,7 @@ def sampling(body: Mapping[str, Any], max_names: Sequence[str]) -> dict[str, Any
     }
     for name in max_names:
         if body.get(name) is not None:
-            asked["max_tokens"] = _positive(name, body[name])
+            asked["max_tokens"] = min(_positive(name, body[name]), asked.get("max_tokens", _INT64))
     return asked
 
 

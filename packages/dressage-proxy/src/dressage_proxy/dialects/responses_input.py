@@ -61,6 +61,12 @@ _MESSAGE_FIELDS = names("type role content phase end_turn")
 _REASONING_FIELDS = names("type summary content encrypted_content")
 _CALL_FIELDS = names("type call_id name namespace arguments input caller async async_")
 _OUTPUT_FIELDS = names("type call_id output name namespace caller success")
+_INCLUDED = (
+    "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+    "web_search_call.action.sources", "code_interpreter_call.outputs", "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+)  # fmt: skip
+"""The first is told anyhow; the others are of items that there never are."""
 _NOT_KEPT = "the proxy keeps no responses: send the whole conversation as input"
 
 ORPHAN_NOTE = "a reasoning item without its turn was left out: the agent asks again for a turn that was cut"
@@ -228,6 +234,6 @@ def check_options(body: Mapping[str, Any]) -> dict[str, Any]:
         raise unsupported(f"text.{name}", f"text.{name} is not supported: nothing constrains sampling")
     include: list[Any] = params.shape(body.get("include"), list, "include", [])
     for index, value in enumerate(include):
-        if not isinstance(value, str) or "logprobs" in value:
+        if value not in _INCLUDED:
             raise unsupported(f"include[{index}]", f"include[{index}] is {short(value)}: not supported")
     return {name: value for name, value in (("text", text), ("include", include)) if value}
