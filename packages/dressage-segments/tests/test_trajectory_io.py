@@ -56,7 +56,7 @@ def signed(tensors, metadata):
 
 # -- any trajectory that keeps the contract -----------------------------------------------------------------
 
-LOGPROBS = st.floats(max_value=float(np.float32(LOGPROB_TOLERANCE) * 0.99), allow_infinity=False, width=32)
+LOGPROBS = st.floats(max_value=float(np.float32(0.99 * LOGPROB_TOLERANCE)), allow_infinity=False, width=32)
 
 
 @st.composite
