@@ -1,4 +1,4 @@
-"""Connections to engines: pooled for generation, and a pool of their own for aborts.
+"""Connections to engines: pooled for generation, and a pool of their own for aborts and questions.
 
 A full data plane must not be able to starve an abort, so control requests never share connections with
 /generate.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Self
 
 import aiohttp
 import orjson
 
+from dressage_proxy.engine.http import ConnectError, HttpPool
 from dressage_proxy.engine.wire import Call, CallResult, decode_reply, request_body
 from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
 
@@ -21,27 +23,19 @@ _THREAD_BYTES = 1 << 18
 """From here on reading a reply is worth a thread."""
 _SECONDS = re.compile(r"[0-9]{1,4}")
 _ERROR_TEXT = 500
-_READ_BYTES = 1 << 20
+_GENERATE = "/generate"
+_CONNECT_S = 10.0
 
 
 class EngineClient:
     """Calls engines by URL. Used from one event loop; ``start`` it there."""
 
     def __init__(self, *, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._data: aiohttp.ClientSession | None = None
+        self._data = HttpPool(timeout_s=timeout_s, connect_s=_CONNECT_S)
         self._control: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Open both pools."""
-        self._data = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=10),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("Accept-Encoding", "User-Agent"),
-            auto_decompress=False,
-            read_bufsize=_READ_BYTES,
-        )
+        """Open the pool of aborts; that of generation needs no opening."""
         self._control = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=10, sock_connect=5),
@@ -49,9 +43,9 @@ class EngineClient:
 
     async def close(self) -> None:
         """Close both pools."""
-        for session in (self._data, self._control):
-            if session is not None:
-                await session.close()
+        self._data.close()
+        if self._control is not None:
+            await self._control.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -63,7 +57,7 @@ class EngineClient:
     async def generate(self, engine: str, call: Call) -> CallResult:
         """One call, made once. Raises PassingEngineError for 429, 5xx and lost connections, of which no token
         was accepted, and EngineError where the engine refuses the request (4xx) or is no engine."""
-        reply = await self._post(f"{engine}/generate", request_body(call))
+        reply = await self._post(engine, [request_body(call)])
         if len(reply) > _THREAD_BYTES:
             return await asyncio.to_thread(decode_reply, reply, call)
         return decode_reply(reply, call)
@@ -80,27 +74,23 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise RouterError(f"{url}: {type(error).__name__}: {error}") from error
 
-    async def _post(self, url: str, body: bytes) -> bytes:
-        assert self._data is not None, "start() was not called"
+    async def _post(self, engine: str, body: Sequence[bytes]) -> bytes:
+        url = f"{engine}{_GENERATE}"
         try:
-            async with self._data.post(
-                url, data=body, headers={"Content-Type": "application/json"}
-            ) as response:
-                reply = await response.read()
-                if response.status in _RETRIED:
-                    after = response.headers.get("Retry-After", "")
-                    raise PassingEngineError(
-                        f"{url}: status {response.status}: {_text(reply)}",
-                        delay_s=float(after) if _SECONDS.fullmatch(after) else None,
-                    )
-                if response.status != 200:
-                    raise EngineError(f"{url} refused with status {response.status}: {_text(reply)}")
-                return reply
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            unreachable = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+            reply = await self._data.post(engine, _GENERATE, body)
+        except ConnectError as error:
+            raise PassingEngineError(f"{url}: {error}", unreachable=True) from error
+        except OSError as error:  # a TimeoutError is one
+            raise PassingEngineError(f"{url}: {type(error).__name__}: {error}", lost=True) from error
+        if reply.status in _RETRIED:
+            after = reply.headers.get("retry-after", "")
             raise PassingEngineError(
-                f"{url}: {type(error).__name__}: {error}", unreachable=unreachable, lost=not unreachable
-            ) from error
+                f"{url}: status {reply.status}: {_text(reply.body)}",
+                delay_s=float(after) if _SECONDS.fullmatch(after) else None,
+            )
+        if reply.status != 200:
+            raise EngineError(f"{url} refused with status {reply.status}: {_text(reply.body)}")
+        return reply.body
 
     async def abort(self, engine: str, rid: str) -> bool:
         """Ask the engine to abort a call. False when the engine did not take the request."""

@@ -1,0 +1,229 @@
+"""POST over kept connections, as little as possible per request: httptools reads, one write sends.
+
+What calls to an engine need of HTTP/1.1 and no more: a client for every need takes three times as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+import httptools
+
+_IDLE_S = 60.0
+_TEMPORARY = range(100, 200)
+
+
+class ConnectError(ConnectionError):
+    """No connection was made: nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """Status, headers (lower case) and whole body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where a base URL leads to."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    prefix: str
+    headers: str
+    """Those that every request has."""
+
+
+class HttpPool:
+    """Connections by base URL. Used from one event loop."""
+
+    def __init__(self, *, timeout_s: float, connect_s: float) -> None:
+        """``timeout_s`` is for a whole request, ``connect_s`` for making a connection."""
+        self._timeout_s = timeout_s
+        self._connect_s = connect_s
+        self._origins: dict[str, _Origin] = {}
+        self._idle: dict[str, list[_Connection]] = {}
+        self._open: set[_Connection] = set()
+
+    async def post(self, base: str, path: str, body: Sequence[bytes]) -> HttpReply:
+        """Send JSON (its bytes in pieces) once. Raises ConnectError, ConnectionError for what is no whole
+        reply, and TimeoutError; a request that is cancelled closes its connection."""
+        origin = self._origins.get(base)
+        if origin is None:
+            origin = self._origins[base] = _origin(base)
+        head = (
+            f"POST {origin.prefix}{path} HTTP/1.1\r\n{origin.headers}"
+            f"Content-Length: {sum(map(len, body))}\r\n\r\n"
+        )
+        connection = self._kept(base) or await self._connect(base, origin)
+        try:
+            reply = connection.send([head.encode("ascii"), *body])
+            timer = asyncio.get_running_loop().call_later(self._timeout_s, connection.give_up)
+            try:
+                return await reply
+            finally:
+                timer.cancel()
+        finally:
+            self._back(base, connection)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.close()
+
+    def _kept(self, base: str) -> _Connection | None:
+        """The connection that was used last, if it is still good."""
+        idle = self._idle.get(base, [])
+        oldest = asyncio.get_running_loop().time() - _IDLE_S
+        while idle and (idle[0].closed or idle[0].since < oldest):
+            idle.pop(0).close()
+        while idle:
+            connection = idle.pop()
+            if not connection.closed:
+                return connection
+        return None
+
+    def _back(self, base: str, connection: _Connection) -> None:
+        if connection.reusable:
+            connection.since = asyncio.get_running_loop().time()
+            self._idle.setdefault(base, []).append(connection)
+        else:
+            connection.close()
+
+    async def _connect(self, base: str, origin: _Origin) -> _Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self._open), origin.host, origin.port, ssl=origin.tls
+                )
+        except TimeoutError as error:
+            raise ConnectError(f"no connection to {base} within {self._connect_s} s") from error
+        except OSError as error:
+            raise ConnectError(f"no connection to {base}: {error}") from error
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self, open_ones: set[_Connection]) -> None:
+        self.closed = False
+        self.reusable = False
+        self.since = 0.0
+        self._open = open_ones
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[HttpReply] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._begun = False
+
+    def send(self, request: Sequence[bytes]) -> asyncio.Future[HttpReply]:
+        """Send a request; the future is its reply."""
+        self.reusable = False
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        if self._transport is None or self.closed:
+            self._fail(ConnectionResetError("the engine closed the connection"))
+        else:
+            self._transport.writelines(request)
+        return waiter
+
+    def give_up(self) -> None:
+        """The time is over."""
+        self._fail(TimeoutError("no whole reply in time"))
+
+    def close(self) -> None:
+        """Close at once, whatever is under way."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio.Protocol."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio.Protocol."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionError(f"the engine's reply is no HTTP: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """asyncio.Protocol."""
+        self.closed = True
+        self._open.discard(self)
+        if (
+            self._begun
+            and error is None
+            and not {"content-length", "transfer-encoding"} & self._headers.keys()
+        ):
+            self._done()  # its end is the end of the connection
+        self._fail(
+            error or ConnectionResetError("the engine closed the connection before its reply was whole")
+        )
+
+    def on_message_begin(self) -> None:
+        """httptools."""
+        self._headers, self._body, self._begun = {}, [], False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """httptools."""
+        self._begun = True
+
+    def on_body(self, data: bytes) -> None:
+        """httptools."""
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """httptools."""
+        if self._parser.get_status_code() not in _TEMPORARY:
+            self.reusable = self._parser.should_keep_alive() and self._sent()
+            self._done()
+
+    def _sent(self) -> bool:
+        """Whether the request is out: an engine may answer, and refuse, before it was read."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
+
+    def _done(self) -> None:
+        self._begun = False
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            self.reusable = False  # an answer that nobody asked for
+        elif not waiter.done():
+            waiter.set_result(HttpReply(self._parser.get_status_code(), self._headers, b"".join(self._body)))
+        self._body = []
+
+    def _fail(self, error: Exception) -> None:
+        self.reusable = False
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+
+def _origin(base: str) -> _Origin:
+    parts = urlsplit(base)
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    user, _, authority = parts.netloc.rpartition("@")
+    headers = f"Host: {authority}\r\nAccept: */*\r\nContent-Type: application/json\r\n"
+    if user:
+        headers += f"Authorization: Basic {base64.b64encode(unquote(user).encode()).decode()}\r\n"
+    port = parts.port or (443 if tls else 80)
+    return _Origin(parts.hostname or "", port, tls, parts.path.rstrip("/"), headers)
