@@ -16,6 +16,7 @@ from dressage_segments import (
     Segment,
     SegmentsError,
     Trajectory,
+    audit,
     finalize,
     pack,
     segment_to_bytes,
@@ -385,3 +386,23 @@ def test_a_generation_that_no_store_can_keep_is_refused(episode, finished, gener
     trajectory, _ = finished(episode)
     with pytest.raises(InvalidFieldError, match="generation"):
         trajectory_to_bytes(dataclasses.replace(trajectory, generation=generation))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_changed_at_rest_under_a_right_checksum_is_found_by_the_audit(random_trajectory, seed):
+    """The log is the evidence: no number of the stored trajectory is proven by the trajectory itself."""
+    _, trajectory, log = random_trajectory(seed, 20)
+    tensors, metadata = unpack(trajectory_to_bytes(trajectory))
+    assert audit(log, trajectory_from_bytes(signed(tensors, metadata))).ok
+    found = set()
+    for name, array in tensors.items():
+        for place in range(array.size):
+            changed = array.copy()
+            changed.reshape(-1)[place] += -0.25 if name == "logprobs" else 1
+            try:
+                forged = trajectory_from_bytes(signed({**tensors, name: changed}, metadata))
+            except SegmentsError:
+                continue
+            found.add(name)
+            assert not audit(log, forged).ok, (name, place)
+    assert found == {"token_ids", "logprobs", "runs"}

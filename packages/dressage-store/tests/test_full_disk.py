@@ -142,3 +142,11 @@ def test_an_outcome_of_any_mapping_is_indexed_as_it_is_published(tmp_path, sessi
         store.put(dataclasses.replace(trajectory, outcome={"reward": 1.0, "grader": inner}))
         assert store.read("one").outcome == {"reward": 1.0, "grader": dict(inner)}
         assert store.entries()[0].outcome == store.read("one").outcome
+
+
+def test_a_reserve_that_a_crash_left_short_is_filled_again(tmp_path):
+    root = tmp_path / "s"
+    FilesStore(root).close()
+    (root / "reserve").write_bytes(b"")
+    FilesStore(root).close()
+    assert (root / "reserve").stat().st_size > 50_000

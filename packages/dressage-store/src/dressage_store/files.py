@@ -9,14 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dressage_segments import (
-    LogRecord,
-    SegmentsError,
-    Trajectory,
-    record_from_bytes,
-    record_to_bytes,
-    trajectory_to_bytes,
-)
+from dressage_segments import LogRecord, Trajectory, record_to_bytes, trajectory_to_bytes
 
 from dressage_store.errors import (
     CorruptStoreError,
@@ -38,7 +31,8 @@ from dressage_store.ledger import (
     check_read,
     check_session_id,
 )
-from dressage_store.logfile import LogWriter, Scan, frame, scan
+from dressage_store.log_reader import read_records
+from dressage_store.logfile import LogWriter, frame
 from dressage_store.reserve import Reserve
 from dressage_store.trajectory_files import load, missing_entries, pending_entry, publish, remove_leftovers
 
@@ -123,8 +117,7 @@ class FilesStore:
         """
         check_session_id(session_id)
         with self._gate.reading():
-            data, path = self._read_log(session_id)
-        return _decode(scan(data, path), path)
+            return read_records(self._layout, session_id)
 
     def sessions(self) -> list[str]:
         """Sessions that have a log, in name order: those to recover; retained ones only when read-only."""
@@ -257,16 +250,6 @@ class FilesStore:
             self._lock.release()
             self._lock = None
 
-    def _read_log(self, session_id: str) -> tuple[bytes, Path]:
-        for path in (self._layout.log(session_id), self._layout.retained_log(session_id)):
-            try:
-                with os_errors(path):
-                    return path.read_bytes(), path
-            except OSError as error:
-                if not isinstance(error.__cause__, FileNotFoundError):
-                    raise
-        return b"", self._layout.log(session_id)
-
     def _remove_trajectory(self, entry: Entry) -> None:
         path = self._layout.trajectory(entry.session_id, entry.generation)
         with os_errors(path):
@@ -312,11 +295,3 @@ class FilesStore:
         if whole == 0:
             self._logs.drop(path)
             path.unlink()
-
-
-def _decode(found: Scan, path: Path) -> Iterator[LogRecord]:
-    for payload in found.payloads:
-        try:
-            yield record_from_bytes(payload)
-        except SegmentsError as error:
-            raise CorruptStoreError(f"{path}: {error}") from error

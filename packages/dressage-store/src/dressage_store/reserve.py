@@ -23,9 +23,9 @@ class Reserve:
 
     def hold(self) -> None:
         """Take the room if it is not held and the disk has it."""
-        if self._path.exists():
-            return
         try:
+            if self._path.exists() and self._path.stat().st_size >= _SIZE:
+                return
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, _SIZE)
