@@ -1,6 +1,7 @@
 """``dressage-proxy serve`` as a process: what it needs, how it says no, how it ends."""
 
 import json
+import math
 import os
 import signal
 import socket
@@ -118,9 +119,20 @@ def test_an_engine_that_is_no_base_url_is_refused(refused, url):
     assert "--engine" in refused(engine=url)
 
 
+def test_a_router_that_does_not_answer_is_named_with_its_flag(refused):
+    assert "--router http://127.0.0.1:1/workers" in refused(engine="", router="http://127.0.0.1:1")
+
+
+def test_an_engines_url_tells_no_secret(refused):
+    said = refused(engine="http://user:hunter2@e:1")
+    assert "--engine" in said
+    assert "hunter2" not in said
+
+
 def test_values_out_of_range_are_refused_by_the_name_of_their_flag(refused):
     for name, value in (
         ("context_window", 3), ("max_output_tokens", 0), ("keepalive", 0), ("max_sessions", 0),
+        ("shards", 0), ("keepalive", math.inf), ("idle_timeout", math.inf), ("model_name", ""),
         ("template_kwargs", "{"), ("template_kwargs", "[]"), ("template_kwargs", '{"messages": 1}'),
     ):  # fmt: skip
         assert "--" + name.replace("_", "-") in refused(**{name: value})

@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _serve_shards(args, arguments)
         return _serve(args)
     except (ConfigError, StoreError, RouterError) as error:
-        print(f"dressage-proxy: {' '.join(str(error).split())}", file=sys.stderr)
+        flag = "--router " if isinstance(error, RouterError) else ""
+        print(f"dressage-proxy: {flag}{' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
 

@@ -47,15 +47,15 @@ class ProxyConfig(BaseModel):
     """Which engine samples a session's next step: sticky, least-loaded or prefix-aware."""
     engine_cache_tokens: int = Field(default=0, ge=0)
     """What an engine's prefix cache holds, for ``prefix-aware``; 0: as if without limit."""
-    router_refresh_s: float = Field(default=10.0, gt=0)
-    engine_health_s: float = Field(default=5.0, gt=0)
+    router_refresh_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    engine_health_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     """Interval of health checks, made where there is more than one engine."""
     routed_experts: ExpertsShape | None = None
     """Ask engines for routed experts (R3) of this shape; segments then carry them."""
     store: Path
     """Folder of the files store."""
     control_key: str = Field(min_length=16, repr=False)
-    model_name: str = "dressage"
+    model_name: str = Field(default="dressage", min_length=1)
     """What ``/v1/models`` lists. Requests may name any model."""
     template_kwargs: Mapping[str, Any] = Field(default_factory=dict)
     context_window: int = Field(default=32768, ge=16)
@@ -65,11 +65,11 @@ class ProxyConfig(BaseModel):
     max_sessions: int = Field(default=100_000, ge=1)
     max_in_flight: int = Field(default=4096, ge=1)
     """Replies in the making at once; one more is refused with Retry-After."""
-    idle_timeout_s: float | None = Field(default=None, gt=0)
+    idle_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """A session without a call for so long ends by itself: its trajectory is stored as a timeout."""
     max_version_switches: int | None = Field(default=None, ge=0)
     """How often a session's tokens may change their weight version; None: any number of times."""
-    drain_s: float = Field(default=10.0, ge=0)
+    drain_s: float = Field(default=10.0, ge=0, allow_inf_nan=False)
     """How long replies in the making may take to end once the proxy is told to stop."""
     shard: int = Field(default=0, ge=0)
     shards: int = Field(default=1, ge=1, le=256)
@@ -77,10 +77,10 @@ class ProxyConfig(BaseModel):
     retain: bool = False
     """Keep logs and trajectories after ack, so that a run can be audited."""
     fsync: bool = False
-    engine_timeout_s: float = Field(default=3600.0, gt=0)
+    engine_timeout_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     engine_attempts: int = Field(default=5, ge=1)
     """Tries of one engine call before any token is accepted."""
-    keepalive_s: float = Field(default=10.0, gt=0)
+    keepalive_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Interval of comments on an idle stream."""
 
     @field_validator("engines")
@@ -96,7 +96,7 @@ class ProxyConfig(BaseModel):
     @model_validator(mode="after")
     def _checked_source(self) -> Self:
         if not self.engines and self.router is None:
-            raise ValueError("engines: name at least one engine, or a router")
+            raise ValueError("name at least one engine, or a router")
         return self
 
     def pool(self) -> PoolOptions:
@@ -120,6 +120,10 @@ def _engine_url(url: str) -> str:
         good = False
     if not good or parts.query or parts.fragment:
         raise ValueError(f"{url!r} is no base URL: give http://host:port")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            f"{parts.hostname}: the URL holds a user name, which errors would tell: leave it out"
+        )
     return url.rstrip("/")
 
 
@@ -159,5 +163,5 @@ class Limits(BaseModel):
     """Committed turns."""
     max_total_tokens: int | None = Field(default=None, ge=1)
     """Sampled tokens over the whole session."""
-    idle_timeout_s: float | None = Field(default=None, gt=0)
+    idle_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_version_switches: int | None = Field(default=None, ge=0)

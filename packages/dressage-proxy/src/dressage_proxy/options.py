@@ -35,6 +35,8 @@ _FLAGS = {
 
 def config(args: argparse.Namespace, key: str) -> ProxyConfig:
     """The configuration. Raises ConfigError naming the flag at fault."""
+    if args.shards < 1:
+        raise ConfigError(f"--shards {args.shards}: must be at least 1")
     try:
         return ProxyConfig(
             tokenizer=args.tokenizer,
