@@ -1,6 +1,7 @@
 """``dressage-proxy serve`` as a process: what it needs, how it says no, how it ends."""
 
 import json
+import logging
 import math
 import os
 import signal
@@ -244,3 +245,30 @@ def test_sigterm_lets_a_reply_in_the_making_finish(spawn, toy_folder, tmp_path):
         assert reply.text.endswith("data: [DONE]\n\n")
         assert json.loads(reply.text.split("\n\n")[0].removeprefix("data: "))["choices"]
     assert served.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("given", [None, "a-key-that-a-file-holds"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_control_key_is_in_no_line_of_the_log(monkeypatch, capsys, toy_folder, tmp_path, given, shards):
+    monkeypatch.delenv(cli.KEY_VARIABLE, raising=False)
+    file = tmp_path / "key"
+    flags = ["--control-key-file", str(file)] if given else []
+    if given:
+        file.write_text(given)
+    else:
+        file = tmp_path / "s" / "control.key"
+
+    def run(serve):
+        serve.close()
+        logging.getLogger("any").warning("a header: %s", file.read_text())
+
+    monkeypatch.setattr(cli, "_run", run)
+    before = logging.getLogger().handlers[:]
+    arguments = ["serve", "--tokenizer", str(toy_folder), "--engine", "http://e:1", "--port", "0"]
+    try:
+        assert cli.main([*arguments, "--store", str(tmp_path / "s"), "--shards", str(shards), *flags]) == 0
+    finally:
+        logging.getLogger().handlers[:] = before
+    said = capsys.readouterr().err
+    assert "a header: [redacted]" in said
+    assert file.read_text() not in said

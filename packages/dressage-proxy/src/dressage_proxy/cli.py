@@ -32,9 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser().parse_args(arguments)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time, on threads of our own
-    configure_logs(
-        args.log_level, as_json=args.log_format == "json", secrets=[os.environ.get(KEY_VARIABLE, "")]
-    )
+    _log(args, os.environ.get(KEY_VARIABLE, ""))
     try:
         if args.shard_index is not None:
             return _serve_shard(args)
@@ -45,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         flag = "--router " if isinstance(error, RouterError) else ""
         print(f"dressage-proxy: {flag}{' '.join(str(error).split())}", file=sys.stderr)
         return 2
+
+
+def _log(args: argparse.Namespace, key: str) -> None:
+    """Log as the flags say, with the control key in no line."""
+    configure_logs(args.log_level, as_json=args.log_format == "json", secrets=[key])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,6 +116,7 @@ def _serve(args: argparse.Namespace) -> int:
         data, control = _listeners(args, stack)
         given, key_file = options.given_key(args)
         key = given or secrets.token_urlsafe(32)
+        _log(args, key)
         config = options.config(args, key)
         options.check_shards(args.store, 1)
         store = stack.enter_context(options.store(args, config.store))
@@ -130,6 +134,7 @@ def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         data, control = _listeners(args, stack)
         given, key_file = options.given_key(args)
         key = given or secrets.token_urlsafe(32)
+        _log(args, key)
         options.config(args, key)  # said here, once, and not by every shard
         load_hooks(args.tool_hook)
         options.check_shards(args.store, args.shards)
