@@ -103,7 +103,7 @@ def test_what_a_killed_owner_left_is_gone_without_anyone_asking_and_then_the_rea
     wait_until(lambda: not of(runtime_dir, worker.pid), "files are left")
     assert start_time(record.pid) is None
     assert [group for group in groups if group.exists()] == []
-    give_up = time.monotonic() + reaping.LINGER_S + 2 * reaping.TICK_S + 2
+    give_up = time.monotonic() + reaping.STAY_S + 2 * reaping.TICK_S + 2
     while (reapers(runtime_dir) or runtime_dir.exists()) and time.monotonic() < give_up:
         time.sleep(0.02)
     assert reapers(runtime_dir) == []
@@ -242,7 +242,7 @@ def test_owners_are_watched_without_pidfds_too(
         monkeypatch.setattr(reaping, "TICK_S", 0.05)
     else:
         monkeypatch.setattr(reaping, "TICK_S", 20.0)  # nothing is looked at before the owner ends
-    monkeypatch.setattr(reaping, "LINGER_S", 0.0)
+    monkeypatch.setattr(reaping, "STAY_S", 0.0)
     records = Records(runtime_dir)
     records.prepare()
     process = subprocess.Popen(["sleep", "60"])
@@ -265,7 +265,7 @@ def test_owners_are_watched_without_pidfds_too(
 def test_a_folder_that_holds_other_things_is_given_up_and_not_removed(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaping, "LINGER_S", 0.0)
+    monkeypatch.setattr(reaping, "STAY_S", 0.0)
     records = Records(runtime_dir)
     records.prepare()
     (runtime_dir / "someone-elses").write_text("1")
@@ -304,7 +304,7 @@ def test_what_cannot_be_removed_is_tried_less_and_less_and_then_left(
     clock = [0.0]
     monkeypatch.setattr(Records, "reap", lambda self: tried.append(clock[0]))
     monkeypatch.setattr(reaping.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(Reaper, "_wait", lambda self: clock.__setitem__(0, clock[0] + 1.0))
+    monkeypatch.setattr(Reaper, "_wait", lambda self, longest_s: clock.__setitem__(0, clock[0] + 1.0))
     records = Records(runtime_dir)
     records.prepare()
     records.put(Record("sb-1", dead_owner(), "", 1.0, 1.0, ()))
@@ -320,7 +320,7 @@ def test_what_cannot_be_removed_is_tried_less_and_less_and_then_left(
 def test_an_owner_of_another_pid_namespace_is_not_taken_for_dead(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaping, "LINGER_S", 0.0)
+    monkeypatch.setattr(reaping, "STAY_S", 0.0)
     me = Owner.this_process()
     other = Owner(me.pid, me.started + 1, me.boot, space=1)
     assert other.alive()

@@ -3,7 +3,7 @@
 One watches a runtime folder, however many owners have sandboxes there; the lock that it holds on the folder
 says that it does. It belongs to none of them: a session and a parent of its own, no open file, no terminal,
 no variable of theirs. It sees an owner end by a pidfd, or by looking where the kernel has none, and ends by
-itself when nothing of any owner has been in the folder for a moment.
+itself as soon as nothing of any owner is in the folder.
 
 It imports no more than it needs, from the beginning: it may outlive the installation that it came from.
 """
@@ -26,8 +26,8 @@ __all__ = ["Reaper", "lock", "main"]
 
 TICK_S = 1.0
 """How often it looks for new owners; the end of a known one is seen at once."""
-LINGER_S = 2.0
-"""How long it stays without an owner, so that one short-lived owner after the other shares it."""
+STAY_S = 0.5
+"""How long it stays at least: an owner's files may come a moment after its reaper."""
 _OVERDUE_LOOK_S = 5.0
 _LONGEST_WAIT_S = 60.0
 _MOST_FAILURES = 12
@@ -72,19 +72,21 @@ class Reaper:
 
     def run(self) -> None:
         """Until nothing is left to watch."""
-        lonely_since = time.monotonic()
+        stay_until = time.monotonic() + STAY_S
         while self._is_still_there():
             owners = self._owners()
             now = time.monotonic()
-            if owners:
-                lonely_since = now
-            self._clean({owner for owner in owners if not owner.alive()}, now)
-            if now >= lonely_since + LINGER_S and self._leave():
+            if not owners and now >= stay_until and self._leave():
                 return
+            self._clean({owner for owner in owners if not owner.alive()}, now)
             if self._failures > _MOST_FAILURES:
                 return  # what cannot be removed is tried again by the next one
-            self._watch({owner for owner in owners if owner.alive()})
-            self._wait()
+            live = {owner for owner in owners if owner.alive()}
+            self._watch(live)
+            if live or self._failures:
+                self._wait(TICK_S)
+            else:
+                self._wait(max(0.0, stay_until - now))
 
     def _owners(self) -> set[Owner]:
         """Owners whose end can be seen from here."""
@@ -125,13 +127,13 @@ class Reaper:
                 fd = -1
             self._watched[owner] = fd
 
-    def _wait(self) -> None:
+    def _wait(self, longest_s: float) -> None:
         """Until an owner ends, and for a look now and then."""
         ends = select.poll()
         for fd in self._watched.values():
             if fd >= 0:
                 ends.register(fd, select.POLLIN)
-        ends.poll(TICK_S * 1000)
+        ends.poll(longest_s * 1000)
 
     def _leave(self) -> bool:
         """Give the folder up, with no moment in which an owner could think that it is watched."""
