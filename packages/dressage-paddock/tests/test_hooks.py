@@ -23,8 +23,9 @@ from dressage_paddock import (
     TaskError,
     TaskLimits,
     Verdict,
+    WhiteboxPaddock,
 )
-from dressage_paddock.fake import call, say
+from dressage_paddock.fake import ScriptedGateway, call, say
 from dressage_paddock.task import PublicMetadata
 from dressage_sandbox import SandboxGone, SandboxSpec, SandboxStartFailed
 from dressage_sandbox.fake import FakeProvider, completed
@@ -356,3 +357,32 @@ async def test_a_lease_that_is_being_ended_makes_no_further_sandbox(fakes):
     with pytest.raises(RolloutStateError, match="has ended"):
         await r._lease.create_sandbox(SandboxSpec())
     parts.assert_nothing_left()
+
+
+async def test_graded_in_quiet_nothing_that_the_agent_left_running_is_beside_the_grader(bubblewrap):
+    left = "(setsid sh -c 'while :; do date >>beat; sleep 0.02; done' &) >/dev/null 2>&1"
+    seen = {}
+
+    async def grade(view):
+        told = await view.sandbox.run("cat beat | wc -l; sleep 0.2; cat beat | wc -l; cat kept")
+        before, after, kept = told.stdout.split()
+        seen[place] = before == after
+        return float(kept == b"1")
+
+    for place in (GradePlace.SAME, GradePlace.QUIET):
+        gateway = ScriptedGateway(
+            [call("shell", command=left), call("write", path="kept", content="1"), say("x")]
+        )
+        async with gateway.client() as http:
+            paddock = WhiteboxPaddock(bubblewrap, gateway, http, hooks=Hooks(grade=grade, grade_in=place))
+            result = await paddock.run(Task("t", prompt="p"))
+        assert (result.failure_class, result.reward) == (FailureClass.COMPLETED, 1.0)
+    assert seen == {GradePlace.SAME: False, GradePlace.QUIET: True}
+
+
+async def test_quiet_is_refused_before_anything_is_made_where_the_provider_cannot(fakes, monkeypatch):
+    parts = fakes([say("x")], hooks=Hooks(grade_in=GradePlace.QUIET))
+    monkeypatch.setattr(FakeProvider, "features", frozenset())
+    with pytest.raises(TaskError, match=r"FakeProvider cannot .*FRESH"):
+        parts.paddock.rollout(TASK)
+    assert parts.provider.created == []

@@ -68,7 +68,13 @@ def test_sockets_are_of_the_plain_families(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", ARCHES)
 def test_terminal_input_is_refused_and_other_requests_allowed(machine: str) -> None:
-    for request, allowed in ((0x5412, False), (0x541C, False), (0x5413, True), (0x5401, True)):
+    for request, allowed in (
+        (0x5412, False),
+        (0x541C, False),
+        (0x5423, False),
+        (0x5413, True),
+        (0x5401, True),
+    ):
         assert (decide(machine, NUMBERS[machine]["ioctl"], 0, request) == ALLOW) is allowed
 
 

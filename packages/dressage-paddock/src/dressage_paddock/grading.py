@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from dressage_sandbox.errors import OutOfMemory
 from dressage_sandbox.protocol import Sandbox, SandboxSpec
 
 from dressage_paddock.agent import Agent, Scene
@@ -61,3 +62,18 @@ async def ask(grader: Grader, view: GradeView, seconds: float) -> Grade:
     if not grade.finite:
         raise GraderFailedError(f"the grader gave {grade.reward!r}: give a finite number")
     return grade
+
+
+async def ask_there(grader: Grader, view: GradeView, seconds: float, *, quiet: bool) -> Grade:
+    """As :func:`ask`, in the agent's own sandbox; ``quiet``: after everything that runs in it has ended.
+
+    Raises ``OutOfMemory`` where the sandbox has died of what is left in it.
+    """
+    try:
+        if quiet:
+            await view.sandbox.quiet()
+        return await ask(grader, view, seconds)
+    except GraderFailedError as error:
+        if isinstance(error.__cause__, OutOfMemory):
+            raise error.__cause__ from error
+        raise

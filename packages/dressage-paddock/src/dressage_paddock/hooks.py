@@ -171,7 +171,11 @@ class GradePlace(StrEnum):
     """Where the grader works."""
 
     SAME = "same"
-    """In the agent's sandbox: what the agent left running is still there."""
+    """In the agent's sandbox: what the agent left running is still there (a server that is to be tested,
+    say), and can meddle with what the grader runs."""
+    QUIET = "quiet"
+    """In the agent's sandbox, after every process in it was ended. Not every provider can
+    (``Feature.QUIET``)."""
     FRESH = "fresh"
     """In a sandbox of its own, made after the agent's has ended: nothing that the agent ran can see or touch
     what the grader brings."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from dressage_sandbox.protocol import SandboxProvider
+from dressage_sandbox.protocol import Feature, SandboxProvider
 
 from dressage_paddock.agent import Agent
 from dressage_paddock.errors import InfrastructureError, TaskError
 from dressage_paddock.events import OnEvent, RolloutEvent, guarded, ignore_event
 from dressage_paddock.gateway import ModelGateway
-from dressage_paddock.hooks import Grader, Hooks
+from dressage_paddock.hooks import GradePlace, Grader, Hooks
 from dressage_paddock.lease import Lease, LeaseBook, SessionRequest
 from dressage_paddock.result import RolloutResult
 from dressage_paddock.rollout import Rollout, RolloutPlan
@@ -79,6 +79,10 @@ class Paddock:
         ``sampling`` goes to the recording session (temperature, top_p, max_tokens, …). ``hooks`` take the
         place of the paddock's.
         """
+        chosen = hooks or self._hooks
+        if chosen.grade_in is GradePlace.QUIET and Feature.QUIET not in self._provider.features:
+            told = type(self._provider).__name__
+            raise TaskError(f"hooks.grade_in: {told} cannot end what was left running; use GradePlace.FRESH")
         request = SessionRequest(
             instance_id=task.instance_id,
             group_id=group_id,
@@ -89,7 +93,7 @@ class Paddock:
         )
         owner = self._config.owner or f"dressage-paddock:{os.getpid()}"
         lease = Lease(self._provider, self._gateway, cleanup_s=self._config.cleanup_s, book=self._book)
-        plan = RolloutPlan(task, request, owner, hooks or self._hooks)
+        plan = RolloutPlan(task, request, owner, chosen)
         return Rollout(plan, self._agent, lease, self._on_event)
 
     async def run(

@@ -14,10 +14,10 @@ from dressage_sandbox.protocol import Sandbox, SandboxSpec
 from dressage_paddock.agent import Agent, Scene
 from dressage_paddock.artifacts import Room, collect
 from dressage_paddock.course import Course
-from dressage_paddock.errors import GraderFailedError, RolloutStateError, TaskError
+from dressage_paddock.errors import RolloutStateError, TaskError
 from dressage_paddock.events import OnEvent, RolloutEvent
 from dressage_paddock.failure import GRADABLE, OUT_OF_MEMORY, Ending, FailureClass, Stage, classify
-from dressage_paddock.grading import ask, fresh_spec, furnish, view_of
+from dressage_paddock.grading import ask, ask_there, fresh_spec, furnish, view_of
 from dressage_paddock.hooks import (
     AfterView,
     Grade,
@@ -235,16 +235,15 @@ class Rollout:
 
     async def _graded(self, grader: Grader, scene: Scene, ending: Ending) -> Grade:
         view = view_of(self._plan.task, self._agent, scene, ending, self._course.artifacts)
-        limit = self._public.limits.grade_timeout_s
-        if self._plan.hooks.grade_in is GradePlace.SAME and ending.code != OUT_OF_MEMORY:
+        if self._plan.hooks.grade_in is not GradePlace.FRESH and ending.code != OUT_OF_MEMORY:
             try:
-                return await ask(grader, view, limit)
-            except GraderFailedError as error:
-                if not isinstance(error.__cause__, OutOfMemory):
-                    raise
+                quiet = self._plan.hooks.grade_in is GradePlace.QUIET
+                return await ask_there(grader, view, self._public.limits.grade_timeout_s, quiet=quiet)
+            except OutOfMemory as error:
                 # What the agent left has used the sandbox up: its own doing, and graded without that sandbox.
-                ending = self._course.ending = classify(error.__cause__, Stage.AFTER_AGENT)
-        return await ask(grader, replace(view, ending=ending, sandbox=await self._fresh_sandbox()), limit)
+                ending = self._course.ending = classify(error, Stage.AFTER_AGENT)
+        view = replace(view, ending=ending, sandbox=await self._fresh_sandbox())
+        return await ask(grader, view, self._public.limits.grade_timeout_s)
 
     async def _fresh_sandbox(self) -> Sandbox:
         """The agent's sandbox ends first: it can neither see the grader's, nor hold a place that it needs."""

@@ -105,6 +105,18 @@ class CommandCalls(Calls):
             raise error
         return service
 
+    async def quiet(self) -> None:
+        """End every process inside, of services too. Files stay; commands that run end as killed (137).
+
+        Raises:
+            SandboxFileError: EBUSY, something could not be ended in a second.
+            SandboxGone: the sandbox ended.
+        """
+        channel = self._live()
+        call = channel.start(0)
+        channel.send(wire.QUIET, call)
+        await self._guarded(channel, call, GUARD_S)
+
     def _call(self, output_bytes: int | None, on_output: OnOutput | None) -> tuple[Channel, Call]:
         channel = self._live()
         call = channel.start(2 * self._kept(output_bytes) + 4096)

@@ -27,6 +27,8 @@ class Feature(StrEnum):
     EGRESS = "egress"
     MOUNTS = "mounts"
     ROOT = "root"
+    QUIET = "quiet"
+    """``Sandbox.quiet``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,12 @@ class Sandbox(Protocol):
 
     async def snapshot(self) -> Snapshot:
         """The work folder as it is now, for ``SandboxSpec.snapshot``."""
+
+    async def quiet(self) -> None:
+        """End every process inside: commands, services, and all that they left running. Files stay.
+
+        What runs afterwards has nothing beside it that was there before.
+        """
 
     async def status(self) -> Status:
         """How it does; also answers after the end."""

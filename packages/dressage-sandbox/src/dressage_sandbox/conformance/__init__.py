@@ -61,6 +61,7 @@ FEATURE_CHECKS: Mapping[Feature, Check] = {
     Feature.SERVICES: features.services_have_their_own_life,
     Feature.EXPOSE: features.ports_are_reached_from_outside,
     Feature.SNAPSHOTS: features.snapshots_are_forked,
+    Feature.QUIET: features.what_runs_is_ended_and_files_stay,
 }
 """What a provider that names the feature must do."""
 LOCAL_CHECKS: Mapping[Feature, Check] = {

@@ -130,6 +130,22 @@ async def snapshots_are_forked(provider: SandboxProvider, spec: SandboxSpec) -> 
         await (await provider.create(fork)).terminate()
 
 
+async def what_runs_is_ended_and_files_stay(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    """Daemons that cleared their environment too; commands work afterwards, and can be quieted again."""
+    async with sandbox_of(provider, spec) as box:
+        await box.run("(setsid env -i sh -c 'while :; do date >>beat; sleep 0.05; done' &) >/dev/null 2>&1")
+        running = asyncio.ensure_future(box.run(["sleep", "60"], timeout_s=60))
+        await asyncio.sleep(0.3)
+        await box.quiet()
+        expect((await running).exit_code == 137, "a command that ran does not end as killed")
+        size = len(await box.read("beat"))
+        expect(size > 0, "the daemon of this check never ran")
+        await asyncio.sleep(0.3)
+        expect(len(await box.read("beat")) == size, "a daemon lives on")
+        await box.quiet()
+        expect((await box.run(["echo", "ok"])).stdout == b"ok\n", "no command runs afterwards")
+
+
 async def what_is_not_offered_is_refused(provider: SandboxProvider, spec: SandboxSpec) -> None:
     """By ``Unsupported``, both in a spec and in a call."""
     specs = {
@@ -143,7 +159,9 @@ async def what_is_not_offered_is_refused(provider: SandboxProvider, spec: Sandbo
         async with raises(Unsupported, f"{feature} in a spec"):
             await (await provider.create(specs[feature])).terminate()
     async with sandbox_of(provider, spec) as box:
-        for feature in {Feature.SERVICES, Feature.EXPOSE, Feature.SNAPSHOTS} - provider.features:
+        for feature in {
+            Feature.SERVICES, Feature.EXPOSE, Feature.SNAPSHOTS, Feature.QUIET,
+        } - provider.features:  # fmt: skip
             async with raises(Unsupported, f"a call for {feature}"):
                 await _call(box, feature)
 
@@ -153,5 +171,7 @@ async def _call(box: Sandbox, feature: Feature) -> None:
         await box.start(["true"])
     elif feature is Feature.EXPOSE:
         await box.expose(8123)
+    elif feature is Feature.QUIET:
+        await box.quiet()
     else:
         await box.snapshot()

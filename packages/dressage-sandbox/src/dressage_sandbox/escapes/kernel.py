@@ -84,12 +84,12 @@ if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1: escaped('the i386 numbe
 _TERMINAL = """
 import ctypes, fcntl, os, pty, termios
 master, slave = os.openpty()
-for request in (0x5412, 0x541C):
-    try: fcntl.ioctl(slave, request, b'x'); escaped(f'input pushed into a terminal by {request:x}')
+for request in (0x5412, 0x541C, 0x5423):  # the last sets a line discipline: 0, the one that it has
+    try: fcntl.ioctl(slave, request, bytes(4)); escaped(f'a terminal was meddled with by {request:x}')
     except OSError: pass
     libc = ctypes.CDLL(None, use_errno=True)
     high = ctypes.c_ulong(request | 1 << 32)
-    if libc.ioctl(slave, high, b'x') == 0: escaped(f'{request:x} with a high bit')
+    if libc.ioctl(slave, high, bytes(4)) == 0: escaped(f'{request:x} with a high bit')
 """
 
 _FILTER = """

@@ -42,6 +42,7 @@ from .wire import (
     OPEN,
     PACK,
     PULL,
+    QUIET,
     READ,
     READY,
     RELEASE,
@@ -89,7 +90,7 @@ class Agent:
             DATA: self.files.data, DONE: self.files.done, LIST: self.files.list, ABORT: self.abort,
             STOP: self.commands.stop, FETCH: self.files.fetch, PULL: self.files.pull,
             RELEASE: self.files.release, SOCKET: self.make_socket,
-            PACK: self.trees.pack, UNPACK: self.trees.unpack,
+            PACK: self.trees.pack, UNPACK: self.trees.unpack, QUIET: self.commands.quiet,
         }  # fmt: skip
 
     def send(self, kind: int, call: int, body: bytes) -> None:

@@ -9,7 +9,7 @@ number that was not issued yet; such are killed with any command whose time is o
 import _signal as signal  # type: ignore[import-not-found]
 import posix
 import time
-from errno import EAGAIN, EINTR, ENOMEM
+from errno import EAGAIN, EBUSY, EINTR, ENOMEM
 from select import EPOLLIN, epoll
 
 from .command import Command, become, failure
@@ -23,6 +23,7 @@ from .wire import (
     LIVE,
     LIVE_ERR,
     LIVE_OUT,
+    OK,
     SERVICE,
     STARTED,
     TIMED_OUT,
@@ -247,14 +248,29 @@ class Commands:
                 self.close_stream(command, fd)
         self.finish(command)
 
+    def quiet(self, call: int, _body: bytes) -> None:
+        """Everything that runs dies, but for what the agent itself is at; OK when nothing of it is left."""
+        if not self.kill_all(lambda: [pid for pid, _ in marks() if pid not in self.helpers]):
+            raise OSError(EBUSY, "something could not be ended")
+        self.send(OK, call, b"0")
+
     def kill_tree(self, command: Command) -> bool:
         """Kill all that carry the command's mark or one that was tampered with; whether all are gone."""
-        give_up = time.monotonic() + KILL_PATIENCE_S
-        rounds = 0
-        while True:
+
+        def find() -> "list[int]":
             victims = [pid for pid, tag in marks() if tag == command.tag or tag < self.last_tag]
             if command.status < 0 and command.pid not in victims:
                 victims.append(command.pid)  # stopped before it had its mark
+            return victims
+
+        return self.kill_all(find)
+
+    def kill_all(self, find: "Callable[[], list[int]]") -> bool:
+        """Kill what ``find`` finds, until it finds nothing more; whether all are gone."""
+        give_up = time.monotonic() + KILL_PATIENCE_S
+        rounds = 0
+        while True:
+            victims = find()
             if not victims:
                 self.reap()
                 return True

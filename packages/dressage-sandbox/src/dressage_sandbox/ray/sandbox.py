@@ -190,6 +190,10 @@ class RaySandbox:
         made: Snapshot = await self._call("snapshot")
         return Snapshot(f"{self.node.id}/{made.id}", made.size_bytes)
 
+    async def quiet(self) -> None:
+        """See ``protocol.Sandbox``."""
+        await self._call("quiet")
+
     async def status(self) -> Status:
         """How it does; also answers after the end."""
         if not self.alive:

@@ -171,6 +171,11 @@ class RemoteSandbox:
         limit = self.spec.limits.disk_bytes
         return await self._snapshots.take(self._commands, self._files, self.spec.workdir, limit)
 
+    async def quiet(self) -> None:
+        """Refused: what was left running cannot be told from what runs our own commands over there."""
+        self._life.check()
+        raise Unsupported("quiet: this provider cannot tell what was left running; use another sandbox")
+
     async def begin_with_snapshot(self) -> None:
         """Fill the work folder as the spec says; for providers, once it is there."""
         if self.spec.snapshot is not None:
