@@ -57,7 +57,7 @@ def certify_row(name: str, folder: Path, conversations: int, seed: int) -> Row:
     model = MODELS[name]
     started = time.perf_counter()
     try:
-        codec = ChatCodec.from_folder(folder, template_kwargs=model.kwargs)
+        codec = ChatCodec.from_folder(folder, template_kwargs=model.kwargs, profile=model.profile or None)
     except ProfileError as error:
         return Row(name, "FAILED", "", {}, (), (), (), (str(error),), {}, {}, 0.0)
     report = certify_codec(codec, name, conversations=conversations, seed=seed)

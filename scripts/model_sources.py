@@ -56,6 +56,8 @@ class Model:
     stops: tuple[str, ...] = ()
     """What the checkpoint's generation_config.json names beside ``eos``."""
     kwargs: Mapping[str, object] = field(default_factory=dict)
+    profile: Mapping[str, object] = field(default_factory=dict)
+    """What its user must declare."""
     for_tools: bool = False
     """The template is the checkpoint's ``tool_use`` one; its default is plain ChatML."""
 
@@ -75,6 +77,22 @@ _TEKKEN = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]",
     "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+)  # fmt: skip
+_HUNYUAN3 = tuple(
+    f"<｜hy_{name}:opensource｜>" for name in ("begin_of_sentence", "eos", "pad", "User", "Assistant")
+) + tuple(
+    f"<{slash}{name}:opensource>"
+    for name in (
+        "think", "tool_calls", "tool_call", "arg_key", "arg_value", "tool_responses", "tool_response"
+    )
+    for slash in ("", "/")
+) + ("<tool_sep:opensource>", "<｜reasoning_mode:opensource｜>")  # fmt: skip
+_APERTUS = tuple(
+    f"<|{name}|>"
+    for name in (
+        "system_start", "system_end", "developer_start", "developer_end", "user_start", "user_end",
+        "assistant_start", "assistant_end", "inner_prefix", "inner_suffix", "tools_prefix", "tools_suffix",
+    )
 )  # fmt: skip
 _TEKKEN_LATER = {20: "[IMG_END_]", 32: "[ARGS]", 33: "[CALL_ID]", 34: "[THINK]", 35: "[/THINK]"}
 _LLAMA31 = {128004: "<|finetune_right_pad_id|>", 128008: "<|eom_id|>", 128010: "<|python_tag|>"}
@@ -126,6 +144,15 @@ VOCABULARIES: dict[str, Vocabulary] = {
         "<pad>", "<eos>", "<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|think|>", "<|tool>",
         "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
         "<|image|>", "<|audio|>", "<|video|>"),
+    "seed": _stand_in("<seed:bos>", "<seed:eos>", "<seed:pad>",
+                      plain=("<seed:think>", "</seed:think>", "<seed:tool_call>", "</seed:tool_call>",
+                             "<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>")),
+    "minimax_m3": _stand_in("]!p~[", "]~b]", "]~!b[", "[e~[", "]<]minimax[>[", "]<]image[>[", "]<]video[>[",
+                            plain=("<mm:think>", "</mm:think>")),
+    "hunyuan3": _stand_in(*_HUNYUAN3),
+    "apertus": _stand_in("<s>", "</s>", *_APERTUS),
+    "granite4": _stand_in("<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>", plain=_CALLS),
+    "kimi_k3": _stand_in("[BOS]", "[EOS]", "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
     "smollm3": _stand_in("<|begin_of_text|>", "<|end_of_text|>", *_CHATML[1:], plain=_CALLS),
 }  # fmt: skip
 
@@ -201,6 +228,21 @@ MODELS: dict[str, Model] = {
         _row("smollm3", "SmolLM3", _LC + "HuggingFaceTB-SmolLM3-3B", vocabulary="smollm3"),
         _row("hermes3", "Hermes", _LC + "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", vocabulary="hermes3",
              bos="<|begin_of_text|>", for_tools=True),
+        _row("deepseek_v3_1-tools", "DeepSeek V3.1", _LC + "deepseek-ai-DeepSeek-V3.1", **_DS,
+             profile={"tool_grammar": "deepseek_v3_1", "tools_described": True}),
+        _row("deepseek_v3_2", "DeepSeek V3.2", _LC + "deepseek-ai-DeepSeek-V3.2", **_DS),
+        _row("kimi_k3", "Kimi K3", _LC + "Kimi-K3", vocabulary="kimi_k3", eos="<|end_of_msg|>", bos="[BOS]"),
+        _row("minimax_m3", "MiniMax M3", _LC + "MiniMax-M3", vocabulary="minimax_m3", eos="[e~["),
+        _row("seed-oss", "Seed-OSS", _LC + "ByteDance-Seed-OSS", vocabulary="seed", eos="<seed:eos>",
+             bos="<seed:bos>"),
+        _row("hunyuan3", "Hunyuan 3", _LC + "tencent-Hy3", vocabulary="hunyuan3",
+             eos="<｜hy_eos:opensource｜>", bos="<｜hy_begin_of_sentence:opensource｜>"),
+        _row("minicpm5", "MiniCPM5", _LC + "openbmb-MiniCPM5-1B", vocabulary="nemotron", bos="<s>"),
+        _row("apertus", "Apertus", _LC + "Apertus-8B-Instruct", vocabulary="apertus",
+             eos="<|assistant_end|>", bos="<s>"),
+        _row("granite-4_1", "Granite 4", _LC + "ibm-granite-granite-4.1", vocabulary="granite4",
+             eos="<|end_of_text|>"),
+        _row("step-3_5", "Step 3.5", _LC + "StepFun3.5-Flash", vocabulary="nemotron", bos="<s>"),
     )
 }  # fmt: skip
 

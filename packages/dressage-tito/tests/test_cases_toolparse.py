@@ -101,6 +101,28 @@ WRITTEN["kimi_k3"] = lambda name, values: (
 WRITTEN["json_list"] = lambda name, values: (
     f'<TOOLCALL>[{{"name": "{name}", "arguments": {_json(values)}}}]</TOOLCALL>'
 )
+WRITTEN["apertus"] = lambda name, values: f'<|tools_prefix|>[{{"{name}": {_json(values)}}}]<|tools_suffix|>'
+WRITTEN["seed_oss"] = lambda name, values: (
+    f"<seed:tool_call>\n<function={name}>\n"
+    + _tags("<parameter={}>{}</parameter>\n", values)
+    + "</function>\n</seed:tool_call>"
+)
+WRITTEN["hunyuan3"] = lambda name, values: (
+    f"<tool_calls:opensource>\n<tool_call:opensource>{name}<tool_sep:opensource>\n"
+    + _tags(
+        "<arg_key:opensource>{}</arg_key:opensource>\n<arg_value:opensource>{}</arg_value:opensource>\n",
+        values,
+    )
+    + "</tool_call:opensource>\n</tool_calls:opensource>"
+)
+WRITTEN["minicpm5"] = lambda name, values: (
+    f'<function name="{name}">' + _tags('<param name="{}">{}</param>', values) + "</function>"
+)
+WRITTEN["minimax_m3"] = lambda name, values: (
+    f']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="{name}">'
+    + "".join(f"]<]minimax[>[<{key}>{value}]<]minimax[>[</{key}>" for key, value in values.items())
+    + "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+)
 """A call whose values are texts, as each grammar writes it."""
 
 

@@ -249,35 +249,6 @@ def test_gemma_text_that_is_no_call_stays_content(parse: Parse, body: str) -> No
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        '<TOOLCALL>[{"name": "f", "arguments": {"n": 1}}, {"name": "g", "arguments": {}}]</TOOLCALL>',
-        '<tool_calls>[{"name": "f", "arguments": {"n": 1}}, {"name": "g"}]</tool_calls>',
-        '<tool_calls>\n{"name": "f", "arguments": {"n": "1"}}\n{"name": "g", "arguments": {}}\n</tool_calls>',
-    ],
-)
-def test_a_block_of_json_calls_as_a_list_or_as_lines(parse: Parse, text: str) -> None:
-    assert _calls(parse("json_list", text)) == [("f", {"n": 1}), ("g", {})]
-    for cut in (text[:-1], text.replace("</", "<"), text.replace('"g"', "g"), text.replace('"name"', '"x"')):
-        turn = parse("json_list", cut)
-        assert (turn.content, turn.tool_calls) == (cut, ())
-        assert turn.warnings
-
-
-def test_kimi_k3_s_response_and_tools(parse: Parse) -> None:
-    tools = (
-        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
-    )
-    end = "<|close|>message<|sep|>"
-    for said in ("", "Hi."):
-        text = f"Hm<|close|>think<|sep|><|open|>response<|sep|>{said}<|close|>response<|sep|>"
-        for turn_text, calls in ((text + tools + end, ["f"]), (text + end, []), (text, [])):
-            turn = parse("kimi_k3", turn_text, reasoning_open=True, reasoning_tags=REASONING_TAGS[4])
-            assert (turn.reasoning, turn.content, turn.warnings) == ("Hm", said, ())
-            assert [call.name for call in turn.tool_calls] == calls
-
-
-@pytest.mark.parametrize(
     ("name", "bad", "good"),
     [
         (

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.heavy
 
 Calls = list[tuple[str, dict[str, Any]]]
 THINK = ("<think>", "</think>")
+M3 = "]<]minimax[>["
 SLOW = [HealthCheck.too_slow]  # a busy machine draws nested values slowly
 
 
@@ -168,7 +169,62 @@ RENDER["json_list"] = lambda calls: (
     "<TOOLCALL>[" + _each('{"name": "@NAME", "arguments": @ARGS}', calls, ", ") + "]</TOOLCALL>"
 )
 
+RENDER["apertus"] = lambda calls: (
+    "<|tools_prefix|>[" + _each('{"@NAME": @ARGS}', calls, ", ") + "]<|tools_suffix|>"
+)
+RENDER["seed_oss"] = lambda calls: _tagged(
+    "<seed:tool_call>\n<function=@NAME>\n",
+    "<parameter=@KEY>@VALUE</parameter>\n",
+    "</function>\n</seed:tool_call>",
+    calls,
+)
+RENDER["hunyuan3"] = lambda calls: (
+    "<tool_calls:opensource>\n"
+    + _tagged(
+        "<tool_call:opensource>@NAME<tool_sep:opensource>\n",
+        "<arg_key:opensource>@KEY</arg_key:opensource>\n"
+        "<arg_value:opensource>@VALUE</arg_value:opensource>\n",
+        "</tool_call:opensource>\n",
+        calls,
+        "",
+    )
+    + "</tool_calls:opensource>"
+)
+RENDER["minicpm5"] = lambda calls: _tagged(
+    '<function name="@NAME">', '<param name="@KEY">@VALUE</param>', "</function>", calls
+)
+
+
+def _elements(value: Any) -> str:
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else [("item", item) for item in value]
+        return "".join(f"{M3}<{key}>{_elements(item)}{M3}</{key}>" for key, item in pairs)
+    return _raw(value)
+
+
+RENDER["minimax_m3"] = lambda calls: (
+    f"{M3}<tool_call>\n"
+    + "".join(f'{M3}<invoke name="{name}">{_elements(arguments)}{M3}</invoke>\n' for name, arguments in calls)
+    + f"{M3}</tool_call>"
+)
+
+
+def _has_only_texts(value: Any) -> bool:
+    """Elements name no types: below a parameter a schema must, and what is empty looks like no text."""
+    if isinstance(value, dict):
+        return set(value) - {"item"} != set() and all(map(_has_only_texts, value.values()))
+    return (
+        bool(value) and all(map(_has_only_texts, value))
+        if isinstance(value, list)
+        else isinstance(value, str)
+    )
+
+
 AMBIGUOUS = {
+    "seed_oss": r"</parameter>\s*(?:<parameter=|</function>)|</seed:tool_call>\s*<seed:tool_call>",
+    "hunyuan3": r"</arg_value:opensource>\s*(?:<arg_key:|</tool_call:)|</tool_call:opensource>\s*<",
+    "minicpm5": r"</param>\s*(?:<param name=|</function>)|</function>\s*<function name=|^<!\[CDATA\[",
+    "minimax_m3": r"\]<\]minimax\[>\[",
     "kimi_k3": r"<\|close\|>argument<\|sep\|>\s*<\||<\|close\|>call<\|sep\|>\s*<\|",
     "qwen3_coder": r"</parameter>\s*(?:<parameter=|</function>)|</function>\s*</tool_call>\s*<tool_call>",
     "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|</tool_call>\s*<tool_call>",
@@ -180,6 +236,11 @@ AMBIGUOUS = {
 """Raw text that a grammar cannot tell from its own frame: no value may hold it."""
 
 CLOSE = {
+    "apertus": "<|tools_suffix|>",
+    "seed_oss": "</seed:tool_call>",
+    "hunyuan3": "</tool_call:opensource>",
+    "minicpm5": "</function>",
+    "minimax_m3": "]<]minimax[>[</invoke>",
     "hermes": "</tool_call>",
     "qwen3_coder": "</tool_call>",
     "glm": "</tool_call>",
@@ -198,6 +259,16 @@ CLOSE = {
 """What ends a call; the others' calls end with the turn alone."""
 
 MARKS = (
+    *("<|tools_prefix|>", "<|tools_suffix|>", "<seed:tool_call>", "</seed:tool_call>", '{"f": {}}'),
+    *("<tool_calls:opensource>", "<tool_call:opensource>", "<tool_sep:opensource>", "<arg_key:opensource>"),
+    *(
+        "</arg_key:opensource>",
+        "<arg_value:opensource>",
+        "</arg_value:opensource>",
+        "</tool_call:opensource>",
+    ),
+    *('<function name="f">', '<param name="a">', "</param>", f"{M3}<tool_call>", f'{M3}<invoke name="f">'),
+    *(f"{M3}<a>", f"{M3}</a>", f"{M3}<item>", f"{M3}</item>", f"{M3}</invoke>", f"{M3}</tool_call>", M3),
     *("<|open|>tools<|sep|>", '<|open|>call tool="f" index="1"<|sep|>', "<|close|>call<|sep|>", "<TOOLCALL>"),
     *("<|close|>argument<|sep|>", "<|close|>tools<|sep|>", "<|open|>response<|sep|>", "</TOOLCALL>"),
     *("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<tool_calls>", "</tool_calls>"),
@@ -283,6 +354,10 @@ def _parse(name: str, text: str, calls: Calls, finish_reason: str = "stop") -> P
 def _speaks(name: str, calls: Calls) -> bool:
     """Whether the grammar can write these calls so that they can be told from its frame."""
     texts = [text for _, arguments in calls for text in _strings(arguments)]
+    if name == "minimax_m3":
+        nested = [value for _, arguments in calls for value in arguments.values()]
+        if not all(_has_only_texts(value) for value in nested if isinstance(value, dict | list)):
+            return False
     pattern = AMBIGUOUS.get(name)
     return pattern is None or not any(re.search(pattern, text) for text in texts)
 

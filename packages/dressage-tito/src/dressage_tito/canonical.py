@@ -36,12 +36,16 @@ def reply_text(
         return Refusal("reply_not_after_prompt", "the template's reply does not follow its own prompt")
 
 
+class NotClosedError(Exception):
+    """The template does not close this reply as it closes others."""
+
+
 def canonical_reply(codec: ChatCodec, prompt: str, whole: str, reply: Message) -> tuple[str, str]:
     """The reply's text as a model samples it after ``prompt``, and what closes it (in the text too).
 
     ``whole`` is the template's render of the conversation that ends with the reply. Where the generation
     prompt opens (or skips) a reasoning block that the render does not have, the sample is what a model writes
-    inside that block. Raises NotAfterPromptError.
+    inside that block. Raises NotAfterPromptError or NotClosedError.
     """
     profile = codec.profile
     text = whole[len(prompt) :] if whole.startswith(prompt) else _inside(profile, prompt, whole, reply)
@@ -80,6 +84,8 @@ def _closed(codec: ChatCodec, text: str, calls: bool) -> tuple[str, str]:
         head, found, tail = text.rpartition(close) if close else (text, "", "")
         if found and tail.strip() in ("", codec.eos_text):
             return head + end, end
+    if end:
+        raise NotClosedError
     return text, ""
 
 

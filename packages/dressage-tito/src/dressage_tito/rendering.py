@@ -20,6 +20,7 @@ from dressage_tito.marking import (
     widen,
 )
 from dressage_tito.messages import Message, Refusal, Tool, ToolCall
+from dressage_tito.probe import KEY
 from dressage_tito.profile import Profile
 from dressage_tito.template import ChatTemplate, Json, RenderError
 
@@ -278,7 +279,10 @@ def _dummy(appended: Sequence[Message], *, with_calls: bool) -> list[Message]:
             break
         calls.append(
             ToolCall(
-                message.tool_call_id or "call00001", message.name or "f", {"x": "Xq7cut"}, '{"x": "Xq7cut"}'
+                message.tool_call_id or "call00001",
+                message.name or "f",
+                {KEY: "Xq7cut"},
+                f'{{"{KEY}": "Xq7cut"}}',
             )
         )
     return [Message("user", "hi"), Message("assistant", "" if calls else "ok", tool_calls=tuple(calls))]
@@ -296,7 +300,7 @@ def _cut(marker: Marker, last: Sequence[Message]) -> list[Json]:
         cut = marker.marks.cut
         function = {
             **calls[-1]["function"],
-            "arguments": f'{{"x": "{cut}"}}' if isinstance(arguments, str) else {"x": cut},
+            "arguments": f'{{"{KEY}": "{cut}"}}' if isinstance(arguments, str) else {KEY: cut},
         }
         result.append({**message, "tool_calls": [*calls[:-1], {**calls[-1], "function": function}]})
     return result

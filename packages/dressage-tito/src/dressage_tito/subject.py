@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dressage_tito.canonical import NotAfterPromptError, canonical_reply
+from dressage_tito.canonical import NotAfterPromptError, NotClosedError, canonical_reply
 from dressage_tito.codec import ChatCodec
 from dressage_tito.fuzz import Conversation, Fuzzer
 from dressage_tito.messages import Encoded, Message, Refusal
@@ -124,6 +124,8 @@ class Subject:
             return canonical_reply(self.codec, prompt, whole, reply)
         except NotAfterPromptError:
             raise Refused("reply_not_after_prompt") from None
+        except NotClosedError:
+            raise Refused("reply_not_closed") from None
 
     def differ(self, got: Sequence[int], wanted: Sequence[int]) -> str:
         """Where two rows of ids part, as text."""

@@ -40,6 +40,8 @@ class TurnEnds:
         longest = max(1, len(self.profile.turn_close_ids), len(self.profile.calls_close_ids))
         end = [int(token) for token in prefix_ids[-longest:]]
         first = [int(token) for token in tail.ids[:longest]]
+        if first and not self.tokens.is_control(first[0]) and self._ends_calls(end[-1]):
+            return tail
         if not first or not self.tokens.is_control(first[0]):
             return Refusal(
                 "closing_not_a_control_token",
@@ -57,6 +59,14 @@ class TurnEnds:
                 f"goes on with id {first[0]} ({self.tokens.decode(first[:1])!r})",
             )
         return tail
+
+    def _ends_calls(self, token: int) -> bool:
+        """Whether a turn of calls is over with this control id and nothing closes it (Apertus: results follow
+        the calls' end as plain text)."""
+        if self.profile.calls_close_ids or not self.profile.call_suffix:
+            return False
+        suffix = self.tokens.encode(self.profile.call_suffix, (), "\0")[0]
+        return int(suffix[-1]) == token and self.tokens.is_control(token)
 
     def _ends_a_turn(self, token: int) -> bool:
         """A stop id, or a special id that is not used inside a turn: what follows it is not known."""

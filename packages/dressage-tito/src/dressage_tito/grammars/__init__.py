@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from dressage_tito.grammars.apertus import APERTUS
 from dressage_tito.grammars.base import ToolGrammar, ToolGrammarName
 from dressage_tito.grammars.cohere import COHERE
 from dressage_tito.grammars.deepseek import DEEPSEEK_V3, DEEPSEEK_V3_1
@@ -18,14 +19,16 @@ from dressage_tito.grammars.gemma4 import GEMMA4
 from dressage_tito.grammars.glm import GLM
 from dressage_tito.grammars.harmony import HARMONY
 from dressage_tito.grammars.hermes import HERMES
-from dressage_tito.grammars.invoke import DEEPSEEK_DSML, KIMI_K3, MINIMAX_M2
+from dressage_tito.grammars.invoke import DEEPSEEK_DSML, HUNYUAN3, KIMI_K3, MINIMAX_M2
 from dressage_tito.grammars.json_list import JSON_LIST
 from dressage_tito.grammars.kimi import KIMI_K2
 from dressage_tito.grammars.lfm2 import LFM2
 from dressage_tito.grammars.llama3 import LLAMA3_JSON
+from dressage_tito.grammars.minicpm5 import MINICPM5
+from dressage_tito.grammars.minimax_m3 import MINIMAX_M3
 from dressage_tito.grammars.mistral import MISTRAL
 from dressage_tito.grammars.plain import plain
-from dressage_tito.grammars.qwen3_coder import QWEN3_CODER
+from dressage_tito.grammars.qwen3_coder import QWEN3_CODER, SEED_OSS
 
 REASONING_TAGS: tuple[tuple[str, str], ...] = (
     ("<think>", "</think>"),
@@ -33,6 +36,9 @@ REASONING_TAGS: tuple[tuple[str, str], ...] = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought\n", "<channel|>"),
     ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<think:opensource>", "</think:opensource>"),
 )
 """Opening and closing tags of reasoning that families use (harmony writes channels instead)."""
 
@@ -53,6 +59,11 @@ _ALL = (
     LFM2,
     COHERE,
     JSON_LIST,
+    SEED_OSS,
+    HUNYUAN3,
+    MINIMAX_M3,
+    MINICPM5,
+    APERTUS,
 )
 GRAMMARS: Mapping[ToolGrammarName, ToolGrammar] = MappingProxyType(
     {grammar.name: grammar for grammar in _ALL}

@@ -12,6 +12,7 @@ from dressage_tito.messages import ParsedTurn, Tool, ToolCall
 ToolGrammarName = Literal[
     "none",
     "unknown",
+    "apertus",
     "cohere",
     "deepseek_dsml",
     "deepseek_v3",
@@ -20,14 +21,18 @@ ToolGrammarName = Literal[
     "glm",
     "harmony",
     "hermes",
+    "hunyuan3",
     "json_list",
     "kimi_k2",
     "kimi_k3",
     "lfm2",
     "llama3_json",
+    "minicpm5",
     "minimax_m2",
+    "minimax_m3",
     "mistral",
     "qwen3_coder",
+    "seed_oss",
 ]
 
 PieceKind = Literal["content", "reasoning", "call", "frame"]

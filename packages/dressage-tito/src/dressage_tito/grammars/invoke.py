@@ -1,6 +1,8 @@
 """MiniMax M2, DeepSeek V3.2 and V4: ``<invoke name="…">`` with ``<parameter name="…">`` in a section.
 
-Kimi K3 writes the same in other words: ``<|open|>call tool="…"<|sep|>`` with ``<|open|>argument key="…"``.
+Others write the same in other words. Kimi K3: ``<|open|>call tool="…"<|sep|>`` with
+``<|open|>argument key="…"``. Hunyuan 3: ``<tool_call:opensource>…<tool_sep:opensource>`` with pairs of
+``<arg_key:opensource>`` and ``<arg_value:opensource>``.
 """
 
 from __future__ import annotations
@@ -98,6 +100,19 @@ class _KimiK3(_Invoke):
     parameter_close: ClassVar[str] = "<|close|>argument<|sep|>"
 
 
+class _Hunyuan3(_Invoke):
+    opening: ClassVar[str] = "<tool_calls?:opensource>"
+    section: ClassVar[re.Pattern[str]] = re.compile("<tool_calls:opensource>")
+    section_close: ClassVar[tuple[str, ...]] = ("</tool_calls:opensource>",)
+    inner: ClassVar[str] = "<tool_call:opensource>"
+    close: ClassVar[str] = "</tool_call:opensource>"
+    head: ClassVar[re.Pattern[str]] = re.compile(r"\s*(?P<name>[^\s<>]+)\s*<tool_sep:opensource>")
+    parameter: ClassVar[str] = (
+        r"<arg_key:opensource>(?P<key>[^<>]+)</arg_key:opensource>\s*+<arg_value:opensource>"
+    )
+    parameter_close: ClassVar[str] = "</arg_value:opensource>"
+
+
 MINIMAX_M2 = ToolGrammar(
     "minimax_m2",
     reader(_MiniMax),
@@ -106,4 +121,9 @@ MINIMAX_M2 = ToolGrammar(
 DEEPSEEK_DSML = ToolGrammar("deepseek_dsml", reader(_Dsml), control_literals_needed=("｜DSML｜",))
 KIMI_K3 = ToolGrammar(
     "kimi_k3", reader(_KimiK3), control_literals_needed=("<|open|>", "<|close|>", "<|sep|>")
+)
+HUNYUAN3 = ToolGrammar(
+    "hunyuan3",
+    reader(_Hunyuan3),
+    control_literals_needed=("<tool_calls:opensource>", "<tool_call:opensource>", "<tool_sep:opensource>"),
 )

@@ -1,4 +1,7 @@
-"""Qwen3-Coder, Qwen3.5 and later, Nemotron 3: ``<function=…>`` and ``<parameter=…>`` in ``<tool_call>``."""
+"""Qwen3-Coder, Qwen3.5 and later, Nemotron 3: ``<function=…>`` and ``<parameter=…>`` in ``<tool_call>``.
+
+Seed-OSS writes the same in ``<seed:tool_call>``.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.grammars.tagged import TaggedParameters
 from dressage_tito.grammars.values import RawParameter, call_of_texts
 
-_CLOSE = "</tool_call>"
 _HEAD = re.compile(r"\s*<function=(?P<name>[^<>\n]+)>")
-_TAIL = re.compile(r"\s*</function>\s*</tool_call>")
 
 
 class _Finder(CallFinder):
+    tag: ClassVar[str] = "tool_call"
+    own_lines: ClassVar[bool] = True
+    """The grammar puts a line end before and after each value."""
     opening: ClassVar[str] = "<tool_call>|<function="
     before: ClassVar[tuple[str, ...]] = ("\n\n", "\n")
 
@@ -25,28 +29,39 @@ class _Finder(CallFinder):
             text,
             r"<parameter=(?P<key>[^<>\n]+)>",
             "</parameter>",
-            r"</function>\s*+</tool_call>",
-            r"<tool_call>\s*+<function=",
+            rf"</function>\s*+</{self.tag}>",
+            rf"<{self.tag}>\s*+<function=",
         )
+        self._close = f"</{self.tag}>"
+        self._tail = re.compile(rf"\s*</function>\s*{self._close}")
 
     def find(self, start: int, after: int) -> Found | Broken:
         if self.text.startswith("<function=", start):
             return Broken(after)
         head = _HEAD.match(self.text, after)
         if head is None:
-            return Broken(after, _CLOSE, begun=False)
+            return Broken(after, self._close, begun=False)
         read = self._parameters.read(head.end())
         if isinstance(read, int):
-            return Broken(read, _CLOSE)
+            return Broken(read, self._close)
         found, end = read
-        tail = _TAIL.match(self.text, end)
+        tail = self._tail.match(self.text, end)
         if tail is None:
-            return Broken(end, _CLOSE)
-        parameters = [RawParameter(opening["key"].strip(), _inner_lines(text)) for opening, text in found]
+            return Broken(end, self._close)
+        parameters = [
+            RawParameter(opening["key"].strip(), _inner_lines(text) if self.own_lines else text)
+            for opening, text in found
+        ]
         call, warnings = call_of_texts("", head["name"].strip(), parameters, self.context.schemas)
         # A value that spells a call's beginning may spell its end too: then the turn's end must be known.
-        closed = self.text.find("<tool_call>", after, tail.end()) < 0
+        closed = self.text.find(f"<{self.tag}>", after, tail.end()) < 0
         return Found((call,), tail.end(), closed, tuple(warnings))
+
+
+class _Seed(_Finder):
+    tag: ClassVar[str] = "seed:tool_call"
+    own_lines: ClassVar[bool] = False
+    opening: ClassVar[str] = "<seed:tool_call>|<function="
 
 
 def _inner_lines(value: str) -> str:
@@ -54,4 +69,9 @@ def _inner_lines(value: str) -> str:
     return value.removeprefix("\n").removesuffix("\n")
 
 
-QWEN3_CODER = ToolGrammar("qwen3_coder", reader(_Finder), control_literals_needed=("<tool_call>", _CLOSE))
+QWEN3_CODER = ToolGrammar(
+    "qwen3_coder", reader(_Finder), control_literals_needed=("<tool_call>", "</tool_call>")
+)
+SEED_OSS = ToolGrammar(
+    "seed_oss", reader(_Seed), control_literals_needed=("<seed:tool_call>", "</seed:tool_call>")
+)

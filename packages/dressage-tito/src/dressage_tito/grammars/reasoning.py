@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dressage_tito.grammars.base import Piece, TurnContext
 
+_CLOSED_ALONE = frozenset({"</mm:think>"})
+"""MiniMax M3 begins a turn without thinking with the closing tag."""
+
 
 def read_reasoning(text: str, context: TurnContext, warnings: list[str]) -> tuple[list[Piece], int]:
     """The pieces of the leading reasoning and where the rest begins.
@@ -20,6 +23,8 @@ def read_reasoning(text: str, context: TurnContext, warnings: list[str]) -> tupl
         start = blank + len(opening)
     elif opening.strip() != opening and text[blank:] == opening.strip():
         start = len(text)
+    elif closing in _CLOSED_ALONE and not context.reasoning_open and text.startswith(closing, blank):
+        start = blank
     elif not context.reasoning_open:
         return [], 0
     end = text.find(closing, start)

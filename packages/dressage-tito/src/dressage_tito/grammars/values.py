@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from dressage_tito.coerce import coerce_arguments
 from dressage_tito.jsonspan import read_value
 from dressage_tito.messages import ToolCall
+
+Raw: TypeAlias = "str | dict[str, Raw] | list[Raw]"
+"""A value as it was written: text, or texts in objects and lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,24 @@ def call_of_texts(
     ]
     warnings = [f"argument_type: {name}: {warning}" for warning in odd]
     return ToolCall(call_id, name, typed, "{" + ", ".join(members) + "}"), warnings
+
+
+def call_of_values(
+    call_id: str, name: str, values: dict[str, Raw], schemas: Mapping[str, Any]
+) -> tuple[ToolCall, list[str]]:
+    """The same for values that are objects and lists of raw texts."""
+    typed, odd = coerce_arguments(values, schemas.get(name))
+    text = _spelled_out(values, typed)
+    return ToolCall(call_id, name, typed, text), [f"argument_type: {name}: {warning}" for warning in odd]
+
+
+def _spelled_out(raw: Raw, value: Any) -> str:
+    if isinstance(raw, str):
+        return _spelling(raw, value)
+    if isinstance(raw, dict):
+        return "{" + ", ".join(f"{_json(key)}: {_spelled_out(raw[key], value[key])}" for key in raw) + "}"
+    pairs = zip(raw, value, strict=True)
+    return "[" + ", ".join(_spelled_out(item, typed) for item, typed in pairs) + "]"
 
 
 def _value(parameter: RawParameter) -> Any:

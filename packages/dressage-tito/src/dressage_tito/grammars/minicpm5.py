@@ -1,0 +1,50 @@
+"""MiniCPM5: ``<function name="…"><param name="…">…</param></function>``, odd text in a CDATA block."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from dressage_tito.grammars.base import ToolGrammar, TurnContext
+from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
+from dressage_tito.grammars.tagged import TaggedParameters
+from dressage_tito.grammars.values import RawParameter, call_of_texts
+
+_OPEN, _CLOSE = '<function name="', "</function>"
+_HEAD = re.compile(r'(?P<name>[^"<>\n]+)">')
+_CDATA = ("<![CDATA[", "]]>")
+
+
+class _Finder(CallFinder):
+    opening: ClassVar[str] = re.escape(_OPEN)
+
+    def __init__(self, text: str, context: TurnContext) -> None:
+        super().__init__(text, context)
+        self._parameters = TaggedParameters(
+            text, r'<param name="(?P<key>[^"<>\n]+)">', "</param>", _CLOSE, re.escape(_OPEN)
+        )
+
+    def find(self, start: int, after: int) -> Found | Broken:
+        head = _HEAD.match(self.text, after)
+        if head is None:
+            return Broken(after, _CLOSE, begun=False)
+        read = self._parameters.read(head.end())
+        if isinstance(read, int):
+            return Broken(read, _CLOSE)
+        found, end = read
+        if not self.text.startswith(_CLOSE, end):
+            return Broken(end, _CLOSE)
+        parameters = [RawParameter(opening["key"], _bare(text)) for opening, text in found]
+        call, warnings = call_of_texts("", head["name"], parameters, self.context.schemas)
+        # A value that spells a call's beginning may spell its end too: then the turn's end must be known.
+        closed = self.text.find(_OPEN, after, end) < 0
+        return Found((call,), end + len(_CLOSE), closed, tuple(warnings))
+
+
+def _bare(text: str) -> str:
+    opening, closing = _CDATA
+    whole = text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening) + len(closing)
+    return text[len(opening) : -len(closing)] if whole else text
+
+
+MINICPM5 = ToolGrammar("minicpm5", reader(_Finder))
