@@ -1,4 +1,5 @@
 import dataclasses
+import time
 import tracemalloc
 
 import numpy as np
@@ -6,12 +7,20 @@ import pytest
 from dressage_segments import (
     ROOT,
     ContextMismatchError,
+    FailureClass,
+    Final,
     InvalidFieldError,
     Mark,
     Match,
+    TrajectoryTree,
     TreeError,
     UnknownTurnError,
+    finalize,
     ids_digest,
+    info_from_record,
+    mark_from_record,
+    tree_from_records,
+    turn_from_record,
 )
 from dressage_segments.synthetic import SyntheticSession, random_session
 from hypothesis import given
@@ -237,3 +246,33 @@ def test_big_arrays_are_not_kept_alive_by_small_slices():
     turn = session.turn(big[:2], [1])
     kept = session.tree.turn(turn).delta_ids
     assert kept.base is None or kept.base.nbytes < 1000
+
+
+@given(st.integers(0, 10_000))
+def test_what_is_lost_does_not_depend_on_when_it_was_asked(seed):
+    log = random_session(np.random.default_rng(seed), 12).log
+    tree = TrajectoryTree(info_from_record(log[0]))
+    for count, record in enumerate(log[1:], 2):
+        if record.kind == "turn":
+            tree.add(turn_from_record(record))
+        else:
+            tree.mark(*mark_from_record(record))
+        fresh = tree_from_records(log[:count])
+        for index in range(len(tree)):
+            assert tree.structural_loss(index) == fresh.structural_loss(index)
+
+
+def test_identical_retries_are_matched_and_exported_in_linear_time():
+    def seconds(count):
+        session = SyntheticSession()
+        for _ in range(count):
+            session.turn([1, 2], [3], keys=["m"], reply="same")
+        started = time.process_time()
+        assert session.tree.match(["m", "same", "next"], "tools").index == count - 1
+        assert finalize(session.tree, Final(1, FailureClass.COMPLETED, {})).lost_tokens == {
+            "retry": count - 1
+        }
+        return time.process_time() - started
+
+    few, many = (min(seconds(count) for _ in range(3)) for count in (150, 1200))
+    assert many / few < 24, "8 times as many: quadratic time is 64 times as long"

@@ -63,6 +63,7 @@ class TrajectoryTree:
         self._ends: list[int] = []
         self._marks: dict[int, Mark] = {}
         self._siblings: dict[_SiblingKey, list[int]] = {}
+        self._contests: dict[_SiblingKey, tuple[bool, int]] = {}
         self._branches = BranchIndex()
         self._calls: set[str] = set()
         self._tips: OrderedDict[int, _Tip] = OrderedDict()
@@ -149,7 +150,9 @@ class TrajectoryTree:
         self._calls |= fresh
         if turn.parent != ROOT:
             self._children[turn.parent].append(turn.index)
+            self._contests.pop(_sibling_key(self._turns[turn.parent]), None)
         self._siblings.setdefault(_sibling_key(turn), []).append(turn.index)
+        self._contests.pop(_sibling_key(turn), None)
         self._branches.add(turn.parent, (*turn.input_keys, turn.reply_key))
         self._keep_tip(turn.index, tip)
 
@@ -161,7 +164,7 @@ class TrajectoryTree:
 
     def mark(self, index: int, mark: Mark) -> None:
         """Note a later fact about turn ``index``; the last mark holds. Raises UnknownTurnError."""
-        self.turn(index)
+        self._contests.pop(_sibling_key(self.turn(index)), None)
         self._marks[index] = mark
 
     def walk(self, index: int) -> tuple[int, ...]:
@@ -202,17 +205,20 @@ class TrajectoryTree:
             return None
         if mark is Mark.UNDELIVERED:
             return LossCause.UNDELIVERED
-        dead = (Mark.SUPERSEDED, Mark.UNDELIVERED)
-        rivals = [
-            i
-            for i in self._siblings[_sibling_key(turn)]
-            if self._children[i] or self._marks.get(i) not in dead
-        ]
-        if any(self._children[i] and self._marks.get(i) is not Mark.SUPERSEDED for i in rivals):
-            return LossCause.RETRY
-        rivals = [i for i in rivals if self._marks.get(i) not in dead]
-        delivered = [i for i in rivals if self._marks.get(i) is Mark.DELIVERED]
-        return None if index == (delivered or rivals)[-1] else LossCause.RETRY
+        answered, last = self._contest(_sibling_key(turn))
+        return None if index == last and not answered else LossCause.RETRY
+
+    def _contest(self, key: _SiblingKey) -> tuple[bool, int]:
+        """Whether a sibling goes on, and which one lives where none does. Kept until one of them changes."""
+        found = self._contests.get(key)
+        if found is None:
+            siblings = self._siblings[key]
+            marks = {i: self._marks.get(i) for i in siblings}
+            answered = any(self._children[i] and marks[i] is not Mark.SUPERSEDED for i in siblings)
+            rivals = [i for i in siblings if marks[i] not in (Mark.SUPERSEDED, Mark.UNDELIVERED)]
+            delivered = [i for i in rivals if marks[i] is Mark.DELIVERED]
+            found = self._contests[key] = answered, (delivered or rivals or [ROOT])[-1]
+        return found
 
     def _tip(self, index: int) -> _Tip:
         tip = self._tips.get(index)
