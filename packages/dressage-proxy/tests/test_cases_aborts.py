@@ -328,7 +328,7 @@ async def test_c58_the_same_turn_while_the_first_attempt_runs_gets_the_one_answe
     first = asyncio.create_task(rig.post(session, body("hi", stream=True)))
     await rig.engine.until_running(1)
     second = asyncio.create_task(rig.chat(session, "hi"))
-    attempts = rig.proxy.pipeline._attempts
+    attempts = rig.proxy.pipeline.attempts.joinable
     while sum(attempt.waiters for attempt in attempts.values()) != 2:
         await asyncio.sleep(0)
     first.cancel()

@@ -366,10 +366,10 @@ async def test_e11_an_error_before_the_first_token_is_a_real_status_and_never_an
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_e11_a_failure_of_the_proxy_itself_says_when_to_come_back(rig, monkeypatch, dialect):
-    async def fails(*_):
+    def fails(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(type(rig.proxy.pipeline), "answer", fails)
+    monkeypatch.setattr(type(rig.proxy.pipeline), "join", fails)
     session = await rig.open()
     asked = body(dialect, "go", stream=True)
     reply = await rig.http.post(f"/s/{session}/v1/{PATHS[dialect]}", json=asked)

@@ -142,7 +142,7 @@ async def test_an_error_after_the_first_comment_ends_the_stream_with_an_error_ev
     def refuse(*_):
         raise OSError("no space left")
 
-    rig.proxy.pipeline.sink = type("Sink", (), {"append": staticmethod(refuse)})()
+    rig.proxy.pipeline.committer.sink = type("Sink", (), {"append": staticmethod(refuse)})()
     with pytest.raises(openai.APIError) as caught:
         await collected(await rig.chat(session, "hi", stream=True))
     assert "no space left" in caught.value.message
@@ -150,16 +150,18 @@ async def test_an_error_after_the_first_comment_ends_the_stream_with_an_error_ev
 
 async def test_a_store_that_fails_is_a_503_and_the_session_goes_on(rig, monkeypatch):
     session = await rig.open()
-    good = rig.proxy.pipeline.sink
+    good = rig.proxy.pipeline.committer.sink
 
     def refuse(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(rig.proxy.pipeline, "sink", type("Sink", (), {"append": staticmethod(refuse)})())
+    monkeypatch.setattr(
+        rig.proxy.pipeline.committer, "sink", type("Sink", (), {"append": staticmethod(refuse)})()
+    )
     with pytest.raises(openai.InternalServerError) as caught:
         await rig.chat(session, "hi")
     assert (caught.value.status_code, caught.value.code) == (503, "store_failed")
-    monkeypatch.setattr(rig.proxy.pipeline, "sink", good)
+    monkeypatch.setattr(rig.proxy.pipeline.committer, "sink", good)
     await rig.chat(session, "hi")
     assert len((await rig.end(session)).segments) == 1
 
@@ -167,10 +169,10 @@ async def test_a_store_that_fails_is_a_503_and_the_session_goes_on(rig, monkeypa
 async def test_an_unexpected_failure_is_told_in_the_dialects_shape(rig, monkeypatch):
     session = await rig.open()
 
-    async def broken(*_):
+    def broken(*_):
         raise KeyError("secret detail")
 
-    monkeypatch.setattr(type(rig.proxy.pipeline), "answer", broken)
+    monkeypatch.setattr(type(rig.proxy.pipeline), "join", broken)
     with pytest.raises(openai.InternalServerError) as caught:
         await rig.chat(session, "hi")
     assert (caught.value.status_code, caught.value.code) == (500, "internal_error")

@@ -33,7 +33,7 @@ async def test_one_reply_more_than_is_admitted_is_refused_with_retry_after_in_th
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["error"]["code"] == "overloaded"
     joined = asyncio.create_task(rig.post(session, HI))  # a retry of what is in the making is nothing more
-    await until(lambda: any(made.waiters == 2 for made in rig.proxy.pipeline._attempts.values()))
+    await until(lambda: any(made.waiters == 2 for made in rig.proxy.pipeline.attempts.joinable.values()))
     await rig.engine.release()
     assert (await first).json()["choices"] == (await joined).json()["choices"]
     assert (await rig.post(other, HI)).status_code == 200

@@ -42,7 +42,7 @@ async def test_a_retry_joins_the_reply_that_is_being_made(rig):
 
 async def waiters(rig, count):
     """Until ``count`` clients wait for the one reply in the making."""
-    attempts = rig.proxy.pipeline._attempts
+    attempts = rig.proxy.pipeline.attempts.joinable
     while sum(attempt.waiters for attempt in attempts.values()) != count:
         await asyncio.sleep(0)
 
@@ -114,7 +114,7 @@ async def test_a_retry_while_the_first_attempt_is_being_aborted_starts_afresh(ri
     first = asyncio.create_task(rig.post(session, body("hi")))
     await rig.engine.until_running(1)
     await gone(first)
-    while not all(attempt.abandoned for attempt in rig.proxy.pipeline._attempts.values()):
+    while not all(attempt.abandoned for attempt in rig.proxy.pipeline.attempts.joinable.values()):
         await asyncio.sleep(0)
     second = asyncio.create_task(rig.chat(session, "hi"))
     await rig.engine.until_running(2)
@@ -228,7 +228,7 @@ async def test_a_failure_is_told_to_every_client_that_waits(make_rig):
     await waiters(rig, 3)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(result, openai.InternalServerError) for result in results)
-    assert rig.proxy.pipeline._attempts == {}
+    assert rig.proxy.pipeline.attempts.joinable == {}
 
 
 async def test_slots_return_to_zero_after_a_storm_of_leaving_clients(rig):
@@ -247,7 +247,7 @@ async def test_slots_return_to_zero_after_a_storm_of_leaving_clients(rig):
     await rig.engine.until_running(0)
     state = (await rig.http.get("/rollout")).json()
     assert (state["in_flight"], state["waiting"]) == (0, 0)
-    assert rig.proxy.pipeline._attempts == rig.proxy.pipeline._running == {}
+    assert rig.proxy.pipeline.attempts.joinable == rig.proxy.pipeline.attempts.running == {}
     sampled = 0
     for session in sessions:
         sampled += (await rig.end(session)).sampled_tokens

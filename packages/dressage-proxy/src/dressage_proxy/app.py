@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from dressage_proxy.committing import Committer
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.control import control_router, health_router
 from dressage_proxy.controller import Controller
@@ -63,7 +64,8 @@ class Proxy:
             config.routed_experts,
             codec.vocab_size,
         )
-        pipeline = Pipeline(config, codec, store, generator, metrics, Hooks(hooks))
+        committer = Committer(codec, store, metrics)
+        pipeline = Pipeline(config, codec, committer, generator, metrics, Hooks(hooks))
         sessions = Sessions(config, store, pipeline, controller, metrics)
         return cls(config, store, engines, controller, pipeline, sessions, metrics)
 
@@ -77,7 +79,7 @@ class Proxy:
     async def drain(self) -> None:
         """Take nothing new and let replies in the making end, for as long as the configuration allows."""
         if not await self.pipeline.drain(self.config.drain_s):
-            log.warning("%d replies were still in the making at the end", self.pipeline.total)
+            log.warning("%d replies were still in the making at the end", self.pipeline.attempts.total)
 
     async def close(self) -> None:
         """Close the engine pools; the store is its owner's."""

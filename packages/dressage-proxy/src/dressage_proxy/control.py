@@ -197,7 +197,7 @@ def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, b
             "steps": final.steps if final else len(tree),
             "branches": dict(kinds),
             "tokens": final.sampled_tokens if final else tree.sampled_tokens,
-            "in_flight": pipeline.in_flight(session.id),
+            "in_flight": pipeline.attempts.of(session.id),
             "generation": final.generation if final else None,
             "expired": final is not None and final.expired,
             "labels": dict(session.labels),

@@ -12,6 +12,7 @@ from typing import Any
 
 from dressage_store import StoreError
 
+from dressage_proxy.attempts import Attempt
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer
 from dressage_proxy.dialects.chat import CHAT, model_entry, models_body
@@ -21,7 +22,7 @@ from dressage_proxy.dialects.params import dumps
 from dressage_proxy.dialects.responses import RESPONSES
 from dressage_proxy.errors import ClientGoneError, NotFoundError, RequestError
 from dressage_proxy.metrics import Metrics
-from dressage_proxy.pipeline import Attempt, Pipeline
+from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.session import Session
 from dressage_proxy.sessions import Sessions
 from dressage_proxy.surrogates import HALVES_NOTE, load_json
@@ -137,32 +138,34 @@ class DataPlane:
         self, call: _Call, request: ModelRequest, stream: _Stream | None
     ) -> tuple[Attempt, ModelReply]:
         """The reply, while the client is there; a stream is kept alive meanwhile. Raises ClientGoneError."""
-        joined = stream.joined if stream else None
-        answer = asyncio.create_task(self._pipeline.answer(call.session, request, joined))
+        attempt = self._pipeline.join(call.session, request)
+        keepalive_s = None
+        if stream is not None:
+            stream.joined(attempt)
+            keepalive_s = stream.keepalive_s
         gone = asyncio.create_task(_gone(call.receive))
+        ended = False
         try:
-            while not answer.done():
+            while not attempt.task.done():
                 await asyncio.wait(
-                    {answer, gone},
-                    timeout=stream.keepalive_s if stream else None,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    {attempt.task, gone}, timeout=keepalive_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                if gone.done() and not answer.done():
+                if attempt.task.done():
+                    break
+                if gone.done():
                     raise ClientGoneError("the client closed the connection")
-                if stream is not None and not answer.done():
+                if stream is not None:
                     await stream.keep_alive()
-            attempt, reply = answer.result()
+            ended = True
+            reply = self._pipeline.made(call.session, attempt)
             if gone.done():
                 self._pipeline.lost(call.session, attempt, reply)
                 raise ClientGoneError("the client closed the connection")
             return attempt, reply
         finally:
             gone.cancel()
-            if not answer.done():
-                answer.cancel()
-                await asyncio.wait({answer})
-            if not answer.cancelled():
-                answer.exception()  # retrieved: nobody is left to be told
+            if not ended:
+                await self._pipeline.leave(call.session, attempt)
 
     async def _deliver(
         self,

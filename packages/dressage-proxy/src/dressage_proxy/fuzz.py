@@ -181,7 +181,8 @@ class Fuzzer:
 
     def _look_for_leaks(self) -> None:
         left = {
-            "replies in the making": len(self.proxy.pipeline._attempts) + len(self.proxy.pipeline._running),
+            "replies in the making": len(self.proxy.pipeline.attempts.joinable)
+            + len(self.proxy.pipeline.attempts.running),
             "engine calls": self.proxy.controller.in_flight,
             "turns at the gate": self.proxy.controller.waiting,
             "sessions": len(self.proxy.sessions),

@@ -159,7 +159,7 @@ class Sessions:
         session = self.find(session_id)
         if session.final is None:
             session.ending = True
-            await self._pipeline.end_attempts(session)
+            await self._pipeline.attempts.end(session.id)
         if session.state is State.DELETED:
             raise GoneError(f"session {session_id} was deleted")
         if session.final is not None:  # before, or by another finalize that was quicker
@@ -241,7 +241,7 @@ class Sessions:
             return
         session = self.find(session_id)
         session.ending = True
-        await self._pipeline.end_attempts(session)
+        await self._pipeline.attempts.end(session.id)
         if self._ended.get(session_id) is State.DELETED:  # by another request that was quicker
             return
         session = self.find(session_id)
@@ -284,7 +284,7 @@ class Sessions:
             return False
         if session.ending:  # one that was ended and could not be published is tried again
             return session.ended_as is not None
-        return now - session.touched > limit and not self._pipeline.in_flight(session.id)
+        return now - session.touched > limit and not self._pipeline.attempts.of(session.id)
 
     def _drop(self, session_id: str, state: State) -> None:
         self._sessions.pop(session_id, None)

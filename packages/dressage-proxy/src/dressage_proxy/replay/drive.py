@@ -139,7 +139,7 @@ class _Driver:
             await asyncio.sleep(0)
         task.cancel()
         (result,) = await asyncio.gather(task, return_exceptions=True)
-        while pipeline.in_flight(self.session):  # noqa: ASYNC110 - there is no event
+        while pipeline.attempts.of(self.session):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.001)
         await engine.release()
         if isinstance(result, httpx.Response) and result.status_code != 200:
