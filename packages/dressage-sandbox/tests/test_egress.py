@@ -90,12 +90,42 @@ async def test_ordinary_programs_find_the_proxy_by_their_environment(
     assert served.bodies == [b"body"]
 
 
+async def test_a_redirect_leads_to_what_is_listed_and_nowhere_else(
+    provider: BubblewrapProvider, origin: tuple[Origin, int]
+) -> None:
+    served, port = origin
+    hidden = Origin()
+    targets = iter([f"127.0.0.1:{port}", "HIDDEN", "169.254.169.254", "127.0.0.1.", "[::1]:80"])
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        where = next(targets).replace("HIDDEN", f"127.0.0.1:{beside.sockets[0].getsockname()[1]}").encode()
+        writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://" + where + b"/x\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    beside = await asyncio.start_server(hidden.serve, "127.0.0.1", 0)
+    first = await asyncio.start_server(redirect, "127.0.0.1", 0)
+    own = f"127.0.0.1:{first.sockets[0].getsockname()[1]}"
+    listed = SandboxSpec(egress=(own, f"127.0.0.1:{port}"), env={"NO_PROXY": "", "no_proxy": ""})
+    box = await provider.create(listed)
+    code = f"import urllib.request as u; print(u.urlopen('http://{own}/', timeout=5).read())"
+    assert (await box.run(["python3", "-c", code])).stdout == b"b'hi'\n"
+    for _ in range(4):
+        assert b"HTTP Error 403" in (await box.run(["python3", "-c", code])).stderr
+    assert (len(served.heads), hidden.heads) == (1, [])
+    assert len(box.refused) == 4
+    for server in (beside, first):
+        server.close()
+
+
 @pytest.mark.parametrize(
     ("request_text", "status"),
     [
         ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         ("GET https://example.org/ HTTP/1.1\r\n\r\n", 400),
         ("GET http://u:p@127.0.0.1:{port}/ HTTP/1.1\r\n\r\n", 400),
+        ("GET http://127.0.0.1:0/ HTTP/1.1\r\n\r\n", 403),
         ("POST http://127.0.0.1:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
         ("POST http://127.0.0.1:{port}/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
         ("POST http://127.0.0.1:{port}/ HTTP/1.1\r\nA b: 1\r\n\r\n", 400),
@@ -208,7 +238,8 @@ def test_an_address_is_as_public_as_what_it_wraps(address: ipaddress.IPv4Address
 
 NOT_PUBLIC = """
 127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 ::1 :: fe80::1 fd00:ec2::254
-224.0.0.1 255.255.255.255 198.18.0.1 ff02::1 240.0.0.1
+224.0.0.1 255.255.255.255 198.18.0.1 ff02::1 240.0.0.1 192.0.0.192 192.0.0.10 192.88.99.1 192.0.2.1 fec0::1
+2001:db8::1 3fff::1 5f00::1 64:ff9b:1::7f00:1 ::127.0.0.1 ::ffff:192.0.0.192
 """
 
 

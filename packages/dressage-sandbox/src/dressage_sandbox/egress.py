@@ -29,6 +29,16 @@ _CONNECT_S = 15.0
 _KEPT_REFUSALS = 32
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NEVER_PUBLIC = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "192.0.0.0/24",  # a cloud's metadata lies there too; which parts are public differs between Pythons
+        "192.88.99.0/24",  # relays of 6to4, given up
+        "fec0::/10",  # site-local, given up and still routed
+        "3fff::/20",  # for documentation; not known to older Pythons
+        "5f00::/16",  # segment routing
+    )
+)
 _log = logging.getLogger("dressage_sandbox.egress")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -50,6 +60,8 @@ def public(address: Address) -> bool:
             embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if embedded is not None:
             return public(embedded)
+    if any(address in network for network in _NEVER_PUBLIC):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 

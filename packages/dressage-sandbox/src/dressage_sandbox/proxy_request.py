@@ -77,7 +77,7 @@ def target_of(head: bytes) -> Target:
             raise Refused(400, str(error)) from None
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or 80
+        host, port = parts.hostname, 80 if parts.port is None else parts.port
     except ValueError:
         raise Refused(400, "not a URL that a proxy can take") from None
     if parts.scheme != "http" or not host or parts.username is not None:
