@@ -185,3 +185,29 @@ def test_one_bos_stands_at_the_start_and_none_in_a_suffix(
     assert start.ids[0] == bos
     delta = granted(codec.extend([*start.ids.tolist(), *codec.encode_plain("hi")], [Message("user", "x")]))
     assert bos not in delta.ids
+
+
+def test_a_result_s_name_is_taken_from_the_turn_only_where_the_turn_leaves_no_doubt(
+    real_codec: Callable[[str], ChatCodec], granted: Granted
+) -> None:
+    codec = real_codec("gemma4")
+    prompt = granted(codec.start([Message("user", "q")], TOOLS)).ids.tolist()
+    unnamed = [Message("tool", word, tool_call_id=word) for word in ("r1", "r2")]
+
+    def after(*called: str, results: list[Message] = unnamed) -> Encoded | Refusal:
+        text = "".join(f"<|tool_call>call:{name}{{}}<tool_call|>" for name in called) + "<|tool_response>"
+        return codec.extend([*prompt, *codec.encode_sample(text)], results, TOOLS)
+
+    named = [dataclasses.replace(message, name="shell") for message in unnamed]
+    same = granted(after("shell", "shell"))
+    assert same.ids.tolist() == granted(after("shell", "shell", results=named)).ids.tolist()
+    both = [dataclasses.replace(unnamed[0], name="read_file"), dataclasses.replace(unnamed[1], name="shell")]
+    assert isinstance(after("shell", "read_file", results=both), Encoded)
+    for refused in (
+        after("shell", "read_file"),
+        after("shell"),
+        after(),
+        after("read_file", "shell", "shell"),
+    ):
+        assert isinstance(refused, Refusal)
+        assert refused.reason == "name_missing"

@@ -28,18 +28,19 @@ def with_call_names(
     appended: Sequence[Message],
     tools: Sequence[Tool] | None,
 ) -> Sequence[Message]:
-    """The messages, with the name of the call that each leading tool message answers, in the calls' order.
+    """The messages, with the name of the call that each leading tool message answers.
 
-    For templates that print the name beside a result (gpt-oss, Gemma 4), where a client did not send it. What
-    the last turn does not show is left as it is.
+    For templates that print the name beside a result (gpt-oss, Gemma 4), where a client did not send it. The
+    ids that were sampled say nothing of who answers what: where the last turn calls several functions, or
+    makes fewer calls than there are results, the messages are left as they are.
     """
     results = list(takewhile(lambda message: message.role == "tool", appended))
     if "name" not in profile.tool_result_needs or not results or all(item.name for item in results):
         return appended
-    names = _last_names(profile, tokens, prefix_ids, tools)[-len(results) :]
-    if len(names) < len(results):
+    names = _last_names(profile, tokens, prefix_ids, tools)
+    if len(set(names)) != 1 or len(names) < len(results):
         return appended
-    named = [replace(item, name=item.name or name) for item, name in zip(results, names, strict=True)]
+    named = [replace(item, name=item.name or names[0]) for item in results]
     return [*named, *appended[len(results) :]]
 
 
