@@ -19,6 +19,8 @@ from dressage_segments import (
     ids_digest,
     info_from_record,
     mark_from_record,
+    record_from_bytes,
+    record_to_bytes,
     tree_from_records,
     turn_from_record,
 )
@@ -276,3 +278,20 @@ def test_identical_retries_are_matched_and_exported_in_linear_time():
 
     few, many = (min(seconds(count) for _ in range(3)) for count in (150, 1200))
     assert many / few < 24, "8 times as many: quadratic time is 64 times as long"
+
+
+def test_a_tree_read_from_its_log_does_not_keep_the_log_in_memory():
+    session, routed = SyntheticSession(), np.zeros((300, 64, 8), np.uint8)
+    session.turn(range(300), range(1, 2), experts=routed)
+    data = [record_to_bytes(record) for record in session.log]
+    tracemalloc.start()
+    try:
+        buffers = [bytes(bytearray(piece)) for piece in data]
+        tree = tree_from_records(record_from_bytes(buffer) for buffer in buffers)
+        del buffers
+        tree.drop_experts()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(tree) == 1
+    assert held < routed.nbytes / 2

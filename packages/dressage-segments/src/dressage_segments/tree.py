@@ -274,12 +274,20 @@ def _sibling_key(turn: Turn) -> _SiblingKey:
 
 
 def _compact(turn: Turn) -> Turn:
-    """The turn with arrays that do not keep a larger one alive."""
+    """The turn with arrays that do not keep a larger buffer alive: an array's, or the log's that they were
+    read from. Experts are most of what a log holds, and stay views."""
     swollen = {
         name: array.copy()
         for name in ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions", "experts")
-        if (array := getattr(turn, name)) is not None
-        and isinstance(array.base, np.ndarray)
-        and array.base.nbytes > 2 * array.nbytes
+        if (array := getattr(turn, name)) is not None and _is_swollen(array, of_log=name != "experts")
     }
     return dataclasses.replace(turn, **swollen) if swollen else turn
+
+
+def _is_swollen(array: NDArray[np.generic], *, of_log: bool) -> bool:
+    base = array.base
+    while isinstance(base, np.ndarray):
+        if base.nbytes > 2 * array.nbytes:
+            return True
+        base = base.base
+    return of_log and base is not None
