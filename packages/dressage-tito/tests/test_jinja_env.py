@@ -73,6 +73,7 @@ def _lookup(environment: jinja2.Environment, thing: object, name: str) -> str:
         7,
         None,
         Namespace(x="{}".format, first=1, items=2),
+        chat_environment(datetime.now).globals["namespace"](x="{}".format, first=1, items=2),
         _Own(role="of the key", content="y"),
         str,
         jinja2.Undefined(name="nothing"),
@@ -115,6 +116,11 @@ def test_a_loop_shows_what_it_shows_in_the_sandbox_of_jinja2(name: str) -> None:
         "{{ ''.__class__.__bases__ }}",
         "{{ namespace.__init__.__globals__ }}",
         "{% for m in messages %}{{ loop.__class__.mro() }}{% endfor %}",
+        "{{ dict.update(messages[0], {'role': 'class'}) }}{{ messages[0].role }}",
+        "{{ dict.__class__ }}",
+        "{{ namespace(__class__=1) }}",
+        "{% set ns = namespace() %}{% set ns.__class__ = 1 %}class",
+        "{% set ns = namespace({'_x': 1}) %}class",
     ],
 )
 def test_a_template_can_reach_nothing_outside_of_its_sandbox(source: str) -> None:
@@ -124,3 +130,13 @@ def test_a_template_can_reach_nothing_outside_of_its_sandbox(source: str) -> Non
     except jinja2.TemplateError:
         return
     assert "class" not in text
+
+
+def test_dicts_and_namespaces_are_made_as_in_jinja2() -> None:
+    source = (
+        "{% set ns = namespace(a=1, self=2) %}{% set ns.b = dict(c=3) %}{{ ns.a }}{{ ns.self }}{{ ns.b.c }}"
+        "{{ dict([('k', 4)], l=5) | tojson }}{{ dict.fromkeys('ab', 6) | tojson }}{{ ns.missing is defined }}"
+    )
+    wanted = '123{"k": 4, "l": 5}{"a": 6, "b": 6}False'
+    assert chat_environment(datetime.now).from_string(source).render() == wanted
+    assert ImmutableSandboxedEnvironment().from_string(source).render() == wanted

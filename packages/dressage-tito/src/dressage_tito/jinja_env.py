@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import LoopContext
@@ -30,6 +31,38 @@ FAILURES = (
     RecursionError,
 )
 """What a template may raise while it renders: its own refusal, or its stumbling over a message."""
+
+
+class _Namespace(Namespace):
+    """jinja2's, which takes no name that begins with an underscore: those are the interpreter's own."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, given = args[0], dict(*args[1:], **kwargs)
+        for name in given:
+            _refuse_private(name)
+        Namespace.__init__(self, given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        Namespace.__setitem__(self, name, value)
+
+
+def _refuse_private(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(
+            f"a chat template may not keep {name!r} in a namespace: it begins with an underscore"
+        )
+
+
+class _MakeDict:
+    """``dict`` in a template: makes dicts, and is not the type, whose methods would change any dict."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """As ``dict.fromkeys``."""
+        return dict.fromkeys(*args)
 
 
 _OF_DICT = frozenset(dir(dict))
@@ -55,7 +88,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         elif kind is str:
             if attribute in _OF_STR:
                 return getattr(obj, attribute)
-        elif (kind is LoopContext or kind is Namespace) and not attribute.startswith("_"):
+        elif (kind is LoopContext or kind is _Namespace) and not attribute.startswith("_"):
             value = getattr(obj, attribute, _MISSING)
             if value is not _MISSING:
                 return self.wrap_str_format(value) or value
@@ -99,6 +132,8 @@ def chat_environment(clock: Callable[[], datetime]) -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
     )
     environment.filters["tojson"] = _tojson
+    environment.globals["dict"] = _MakeDict()
+    environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda pattern: clock().strftime(pattern)
     return environment
