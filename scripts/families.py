@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -26,8 +27,23 @@ from fetch_test_models import FetchError, fetch
 from model_sources import MODELS, TEMPLATE_SOURCES, VOCABULARIES, Model
 from workspace import ROOT, SetupError
 
+if TYPE_CHECKING:
+    from dressage_tito.profile import Profile
+
 DOCUMENT = ROOT / "docs" / "tito-families.md"
 KNOWN_GOOD = ROOT / "packages" / "dressage-tito" / "src" / "dressage_tito" / "known_good.json"
+
+
+_TOOLS_REFUSED = (
+    "`start` with tools is refused where the model would not see them, or where its calls could not be",
+    "read. Give the folder a template that writes tools; or describe them in a message, as the model's card",
+    "says, and declare that in a profile (`deepseek_v3_1-tools` above is certified so):",
+    "",
+    "```toml",
+    'tool_grammar = "deepseek_v3_1"  # how the model writes its calls',
+    "tools_described = true  # a message describes the tools; the template does not print them",
+    "```",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,7 @@ class Row:
     unexplained: tuple[str, ...]
     failures: tuple[str, ...]
     explains: dict[str, str]
+    no_tools: str
     certificate: dict[str, object]
     seconds: float
 
@@ -59,7 +76,7 @@ def certify_row(name: str, folder: Path, conversations: int, seed: int) -> Row:
     try:
         codec = ChatCodec.from_folder(folder, template_kwargs=model.kwargs, profile=model.profile or None)
     except ProfileError as error:
-        return Row(name, "FAILED", "", {}, (), (), (), (str(error),), {}, {}, 0.0)
+        return Row(name, "FAILED", "", {}, (), (), (), (str(error),), {}, "", {}, 0.0)
     report = certify_codec(codec, name, conversations=conversations, seed=seed)
     sources = [file.read_text(encoding="utf-8") for file in sorted(folder.rglob("*.jinja"))]
     family = family_of(codec.template_hash, sources)
@@ -84,7 +101,11 @@ def certify_row(name: str, folder: Path, conversations: int, seed: int) -> Row:
     seconds = time.perf_counter() - started
     used = {reason: explains[reason] for reason in (*refused, *declared) if reason in explains}
     return Row(name, status, codec.profile.tool_grammar, report.passed, tuple(refused), tuple(declared),
-               tuple(open_ones), failures, used, certificate, seconds)  # fmt: skip
+               tuple(open_ones), failures, used, _no_tools(codec.profile), certificate, seconds)  # fmt: skip
+
+
+def _no_tools(profile: Profile) -> str:
+    return "" if profile.supports_tools else profile.tools_note
 
 
 def table(rows: Sequence[Row]) -> list[list[str]]:
@@ -110,6 +131,9 @@ def print_table(rows: Sequence[Row]) -> None:
     for row in rows:
         for reason, sentence in row.explains.items():
             print(f"{row.name}: {reason}: {sentence}")
+    for row in rows:
+        if row.no_tools:
+            print(f"{row.name}: tools are refused: {row.no_tools}")
     for row in rows:
         for failure in row.failures:
             print(f"FAILED {row.name}: {failure}")
@@ -140,6 +164,13 @@ def document(rows: Sequence[Row], conversations: int) -> str:
             if key not in seen:
                 seen.add(key)
                 lines.append(f"- {key[0]}: {key[1]}.")
+    lines += ["", "## Where tools are refused", "", *_TOOLS_REFUSED, ""]
+    seen = set()
+    for row in rows:
+        key = (MODELS[row.name].family, row.no_tools)
+        if row.no_tools and key not in seen:
+            seen.add(key)
+            lines.append(f"- {key[0]}: {key[1]}.")
     lines += ["", *_sources()]
     return "\n".join(lines) + "\n"
 
