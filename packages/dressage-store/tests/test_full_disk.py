@@ -150,3 +150,11 @@ def test_a_reserve_that_a_crash_left_short_is_filled_again(tmp_path):
     (root / "reserve").write_bytes(b"")
     FilesStore(root).close()
     assert (root / "reserve").stat().st_size > 50_000
+
+
+@pytest.mark.parametrize(("retain", "says"), [(False, "ack or raise it"), (True, "frees nothing.*raise it")])
+def test_a_full_quota_says_what_makes_room(tmp_path, session, retain, says):
+    log, _ = session("one")
+    refused = pytest.raises(StoreFullError, match=rf"max_bytes is 10.*{says}")
+    with FilesStore(tmp_path / "s", max_bytes=10, retain=retain) as store, refused:
+        store.append("one", log[0])

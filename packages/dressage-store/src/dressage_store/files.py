@@ -260,8 +260,11 @@ class FilesStore:
         if self._max_bytes is not None:
             held = self._log_bytes + self._trajectory_bytes
             if held + more > self._max_bytes:
+                way = (
+                    "an ack frees nothing where retain=True: raise it" if self._retain else "ack or raise it"
+                )
                 raise StoreFullError(
-                    f"{self.root}: max_bytes is {self._max_bytes}, {held} held, {more} asked: ack or raise it"
+                    f"{self.root}: max_bytes is {self._max_bytes}, {held} held, {more} asked: {way}"
                 )
 
     def _measure(self) -> None:
