@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,8 @@ from dressage_sandbox import (
 )
 from dressage_sandbox.container import ContainerConfig, ContainerProvider, find_socket
 from dressage_sandbox.container.standin import EngineStandIn
+from dressage_sandbox.engines import ContainerNotes
+from dressage_sandbox.owner import Owner
 from dressage_sandbox.remote.owner import MADE_BY
 
 pytestmark = pytest.mark.heavy
@@ -197,3 +200,50 @@ async def test_one_whose_removal_fails_at_the_end_of_its_time_is_tried_again_by_
     engine.faults[f"DELETE /containers/{box.id}"] = 500
     await until(lambda: containers.live() == [])
     assert (engine.containers, engine.faults) == ({}, {})
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from dressage_sandbox import SandboxSpec
+from dressage_sandbox.container import ContainerConfig, ContainerProvider
+
+async def main():
+    provider = ContainerProvider(ContainerConfig(socket=Path(sys.argv[1]), runtime_dir=Path(sys.argv[2])))
+    await asyncio.gather(*(provider.create(SandboxSpec()) for _ in range(2)))
+    print("ready", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_containers_of_an_owner_that_was_killed_are_removed_unasked_and_a_peers_are_not(
+    engine, tmp_path, until
+):
+    notes = tmp_path / "shared"
+    peer = ContainerProvider(engine.config(runtime_dir=notes))
+    mine = await peer.create(SPEC)
+    command = [sys.executable, "-c", OWNER, str(engine.socket), str(notes)]
+    owner = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert await owner.stdout.readline() == b"ready\n"
+    assert len(engine.containers) == 3
+    engine.faults["DELETE /containers/"] = 500  # the first attempt at one
+    owner.kill()
+    await owner.wait()
+    await until(lambda: set(engine.containers) == {mine.id}, 15.0)
+    assert (await mine.run("echo hi")).stdout == b"hi\n"
+    await peer.close()
+    assert engine.containers == {}
+    await until(lambda: not notes.exists(), 10.0)
+
+
+def test_a_note_of_nobodys_container_and_an_engine_that_does_not_answer_are_borne(tmp_path):
+    me = Owner.this_process()
+    dead = Owner(me.pid, me.started + 1, me.boot)
+    notes = ContainerNotes(tmp_path)
+    notes.put(dead, "dressage-1", tmp_path / "no-engine.sock")
+    notes.put(me, "dressage-2", tmp_path / "no-engine.sock")
+    (tmp_path / f"dressage-3.{dead.text}.container").write_text("{")
+    assert notes.reap() == []
+    assert sorted(path.name.split(".")[0] for path in tmp_path.iterdir()) == ["dressage-1", "dressage-2"]

@@ -15,6 +15,7 @@ import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .engines import ContainerNotes
 from .errors import SandboxStartFailed
 from .groups import remove_groups
 from .owner import Owner, boot_time, file_name, owner_of_file, start_time
@@ -162,7 +163,7 @@ class Records:
                 owner = owner_of_file(file.name)
                 if owner is not None and not owner.alive():
                     file.unlink(missing_ok=True)
-        return gone
+        return gone + ContainerNotes(self.folder).reap()
 
 
 def _runs(record: Record) -> bool:

@@ -11,12 +11,11 @@ from typing import Any
 
 import httpx
 
+from ..engines import API
 from ..errors import ProviderUnavailable, SandboxError, SandboxGone, SandboxStartFailed
 
 __all__ = ["Container", "Engine"]
 
-_API = "/v1.41"
-"""Of Docker 20.10, which Podman speaks too."""
 _FRAME = struct.Struct(">B3xL")
 _STDOUT = 1
 _REMOVAL_LOOKS = 400
@@ -31,7 +30,7 @@ class Engine:
         self._timeout_s = timeout_s
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(socket), limits=httpx.Limits(max_connections=None)),
-            base_url=f"http://engine{_API}",
+            base_url=f"http://engine{API}",
             timeout=httpx.Timeout(timeout_s, pool=None),
         )
 

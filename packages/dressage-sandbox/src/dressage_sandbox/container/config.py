@@ -28,6 +28,10 @@ class ContainerConfig:
     runtime: str | None = None
     """The engine's low-level runtime, such as runsc; None: its default."""
     request_timeout_s: float = 60.0
+    runtime_dir: Path | None = None
+    """Private folder for notes of live containers; None: that of all providers (``owners.default_folder``)."""
+    reaper: bool = True
+    """False starts no reaper: containers of this process, should it be killed, stay until the next one."""
 
     def __post_init__(self) -> None:
         if not self.image:

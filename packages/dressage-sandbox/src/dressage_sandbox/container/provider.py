@@ -6,9 +6,13 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
+from ..engines import ContainerNotes
 from ..errors import ProviderUnavailable
+from ..owner import Owner
+from ..owners import Records, default_folder
 from ..protocol import Feature, SandboxSpec
 from ..remote import RemoteProvider, RemoteSandbox
+from ..watch import Watch
 from .config import ContainerConfig, find_socket
 from .shape import container_body
 
@@ -25,14 +29,19 @@ class ContainerProvider(RemoteProvider[RemoteSandbox]):
     privileges, a read-only root, private tmpfs for the work folder and /tmp, and limits of memory, processes
     and processors by the engine. It is as strong as the engine's isolation is: the kernel is shared.
 
-    Containers of a process that was killed are removed by the next provider on this machine, or by ``reap``.
+    Containers of a process that was killed are removed by the same reaper as other sandboxes of this machine
+    (see ``BubblewrapProvider``), by the next provider, or by ``reap``.
     """
 
     def __init__(self, config: ContainerConfig | None = None) -> None:
         self._config = config or ContainerConfig()
         super().__init__("a container", self._config.request_timeout_s)
+        self._records = Records(self._config.runtime_dir or default_folder())
+        self._notes = ContainerNotes(self._records.folder)
+        self._watch = Watch(self._records.folder, wanted=self._config.reaper)
+        self._owner = Owner.this_process()
         self._engine: Engine | None = None
-        self._swept: asyncio.Task[list[str]] | None = None
+        self._swept: asyncio.Task[None] | None = None
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -73,17 +82,26 @@ class ContainerProvider(RemoteProvider[RemoteSandbox]):
     async def _sweep(self) -> None:
         """Remove what killed processes left, once; a failure is this create's, and not every later one's."""
         if self._swept is None:
-            self._swept = asyncio.ensure_future(self.reap())
+            self._swept = asyncio.ensure_future(self._first_look())
             self._swept.add_done_callback(self._unless_swept)
         await asyncio.shield(self._swept)
 
-    def _unless_swept(self, task: asyncio.Task[list[str]]) -> None:
+    async def _first_look(self) -> None:
+        self._records.prepare()
+        await asyncio.to_thread(self._watch.ensure)
+        await self.reap()
+
+    def _unless_swept(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or task.exception() is not None:
             self._swept = None
 
     async def _make(self, engine: Engine, name: str, spec: SandboxSpec) -> RemoteSandbox:
         from ._engine import Container
 
+        self._records.prepare()
+        self._notes.put(self._owner, name, engine.socket)  # first: so it is found even if we die here
+        if self._watch.missing:
+            self._go_on_behind(asyncio.to_thread(self._watch.ensure))
         labels = self._tags.metadata(name, spec.owner)
         await engine.create(name, container_body(self._config, spec, labels))
         container = Container(engine, name, f"{self._config.uid}:{self._config.uid}")
@@ -98,7 +116,14 @@ class ContainerProvider(RemoteProvider[RemoteSandbox]):
 
     async def _remove(self, sandbox_id: str) -> None:
         await self._connected().remove(sandbox_id)
+        self._notes.drop(self._owner, sandbox_id)
+
+    def _ended(self, sandbox: RemoteSandbox) -> None:
+        super()._ended(sandbox)
+        self._notes.drop(self._owner, sandbox.id)
 
     async def _disconnect(self) -> None:
         if self._engine is not None:
             await self._engine.aclose()
+        if not self._watch.watched:
+            self._records.tidy()

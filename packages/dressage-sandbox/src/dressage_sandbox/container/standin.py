@@ -72,7 +72,8 @@ class EngineStandIn:
 
     def config(self, **settings: Any) -> ContainerConfig:
         """A configuration that reaches this stand-in."""
-        return ContainerConfig(**{"socket": self.socket, **settings})
+        own = {"socket": self.socket, "runtime_dir": self.socket.with_name("notes"), "reaper": False}
+        return ContainerConfig(**{**own, **settings})
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_unix_server(self._serve, str(self.socket))
