@@ -29,7 +29,7 @@ class ContainerConfig:
     """The engine's low-level runtime, such as runsc; None: its default."""
     request_timeout_s: float = 60.0
     runtime_dir: Path | None = None
-    """Private folder for notes of live containers; None: that of all providers (``owners.default_folder``)."""
+    """Private folder for notes of live containers; None: that of all providers on this machine."""
     reaper: bool = True
     """False starts no reaper: containers of this process, should it be killed, stay until the next one."""
 
