@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dressage_tito import ChatCodec, Encoded, Message, Refusal, Tool, ToolCall
 from dressage_tito.certify import certify_codec
-from dressage_tito.toy import TEMPLATE
+from dressage_tito.cli import main
+from dressage_tito.toy import TEMPLATE, write_toy_tokenizer
 
 MakeCodec = Callable[..., ChatCodec]
 TOOLS: list[Tool] = [{"type": "function", "function": {"name": "shell", "parameters": {"type": "object"}}}]
@@ -94,3 +96,27 @@ def test_a_certificate_survives_fields_that_a_later_version_adds(toy: ChatCodec)
     assert "tools_described" not in stated
     assert stated["tool_grammar"] == "hermes"
     assert stated["inner_ids"] == sorted(toy.profile.inner_ids)
+
+
+def test_what_a_profile_declares_holds_under_other_template_arguments_too(codec_with: MakeCodec) -> None:
+    declared = {"tool_grammar": "hermes", "tools_described": True}
+    codec = codec_with(NO_TOOLS, profile=declared)
+    for other in (codec.with_template_kwargs({"x": 1}), codec.with_profile(codec.profile)):
+        assert other.with_template_kwargs({"x": 2}).supports_tools
+    assert codec.with_template_kwargs({"x": 1}).template_kwargs == {"x": 1}
+
+
+def test_the_command_says_why_tools_are_refused_and_what_the_package_knows_of_a_refusal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_toy_tokenizer(tmp_path / "none", template=APPENDS)
+    assert main(["certify", str(folder), "--conversations", "6"]) == 0
+    assert "tools: refused: the chat template fails on a tool call (SecurityError" in capsys.readouterr().out
+    hermes = "{#- json_to_python_type #}" + TEMPLATE.replace(
+        "{{- message.content }}", "{{- '' if message.tool_calls else message.content }}"
+    )
+    folder = write_toy_tokenizer(tmp_path / "known", template=hermes)
+    assert main(["certify", str(folder), "--conversations", "60"]) == 0
+    said = capsys.readouterr().out
+    assert "  content_beside_calls: the template prints calls and drops the turn's content\n" in said
+    assert "reply_not_after_prompt:" not in said

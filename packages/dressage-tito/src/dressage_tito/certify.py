@@ -16,6 +16,7 @@ from typing import Any
 
 from dressage_tito.checks import CHECKS, Check, Failed, NotApplicable, Refused, Subject
 from dressage_tito.codec import ChatCodec
+from dressage_tito.families import explanations
 from dressage_tito.fuzz import Conversation, smaller
 from dressage_tito.wire import message_to_json
 
@@ -50,6 +51,10 @@ class Report:
     declared: dict[str, int]
     failures: tuple[Counterexample, ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools_note: str = ""
+    """Why tools are refused; "" where they are not."""
+    explains: Mapping[str, str] = field(default_factory=dict)
+    """What the package declares of the refusals that were met, by reason."""
 
     @property
     def certified(self) -> bool:
@@ -79,6 +84,7 @@ def certify_codec(codec: ChatCodec, name: str, *, conversations: int = 150, seed
             run.try_check(check, function, conversation)
         if len(run.failures) >= _MAX_FAILURES:
             break
+    met = {reason for reasons in run.refused.values() for reason in reasons} | set(run.declared)
     return Report(
         path=name,
         tokenizer_hash=codec.tokenizer_hash,
@@ -91,6 +97,10 @@ def certify_codec(codec: ChatCodec, name: str, *, conversations: int = 150, seed
         declared=dict(run.declared),
         failures=tuple(run.failures),
         template_kwargs=codec.template_kwargs,
+        tools_note="" if codec.supports_tools else codec.profile.tools_note,
+        explains={
+            reason: text for reason, text in explanations(codec.profile.family).items() if reason in met
+        },
     )
 
 

@@ -79,13 +79,15 @@ def _certify(arguments: argparse.Namespace) -> int:
         print(report.to_json())
         return 0 if report.certified else 1
     print(f"tokenizer {report.tokenizer_hash}  template {report.template_hash}")
-    print(f"tools: {'yes' if report.supports_tools else 'refused'}")
+    print(f"tools: {'yes' if report.supports_tools else f'refused: {report.tools_note}'}")
     for check in CHECKS:
         print(f"  {check:8} {report.passed.get(check, 0)} passed")
     for name, count in report.declared.items():
         print(f"  declared difference {name}: {count}")
     for check, reasons in report.refused.items():
         print(f"  refused by {check}: {', '.join(f'{name} {count}' for name, count in reasons.items())}")
+    for reason, text in report.explains.items():
+        print(f"  {reason}: {text}")
     for failure in report.failures:
         print(f"FAILED {failure.check}: {failure.detail}")
         for message in failure.messages:

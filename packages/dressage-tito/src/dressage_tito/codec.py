@@ -49,11 +49,13 @@ class ChatCodec:
         tokens: Tokens,
         profile: Profile,
         template_kwargs: Mapping[str, Any],
+        declared: str | Path | Mapping[str, Any] | None = None,
     ) -> None:
         self._folder = folder
         self._template = template
         self._tokens = tokens
         self._kwargs = dict(template_kwargs)
+        self._declared = declared
         self._renderer = Renderer(template, tokens.literals, profile)
         self._ends = TurnEnds(profile, tokens)
         self._history = History(profile, tokens, self._renderer)
@@ -88,18 +90,19 @@ class ChatCodec:
         template = ChatTemplate(folder.templates, folder.special, clock, str(folder.path))
         tokens = Tokens(folder, threads=threads)
         found = complete_profile(infer_profile(folder, template, tokens, kwargs), folder, tokens, profile)
-        return cls(folder, template, tokens, found, kwargs)
+        return cls(folder, template, tokens, found, kwargs, profile)
 
     def with_template_kwargs(self, template_kwargs: Mapping[str, Any]) -> ChatCodec:
-        """The same tokenizer and template under other arguments, the profile inferred anew."""
+        """The same tokenizer and template under other arguments; the profile is inferred anew, and what
+        ``from_folder`` was given of it wins again."""
         kwargs = checked_kwargs(template_kwargs)
         inferred = infer_profile(self._folder, self._template, self._tokens, kwargs)
-        profile = complete_profile(inferred, self._folder, self._tokens, None)
-        return ChatCodec(self._folder, self._template, self._tokens, profile, kwargs)
+        profile = complete_profile(inferred, self._folder, self._tokens, self._declared)
+        return ChatCodec(self._folder, self._template, self._tokens, profile, kwargs, self._declared)
 
     def with_profile(self, profile: Profile) -> ChatCodec:
         """The same codec under another profile (``dataclasses.replace(codec.profile, …)``)."""
-        return ChatCodec(self._folder, self._template, self._tokens, profile, self._kwargs)
+        return ChatCodec(self._folder, self._template, self._tokens, profile, self._kwargs, self._declared)
 
     @property
     def supports_tools(self) -> bool:

@@ -65,6 +65,11 @@ def family_of(template_hash: str, sources: Sequence[str]) -> Family | None:
     return next((family for family in declared_families() if family.knows(template_hash, whole)), None)
 
 
+def explanations(family: str) -> Mapping[str, str]:
+    """What is declared of a family's refusals and differences, by reason; none where it is not declared."""
+    return next((item.explains or {} for item in declared_families() if item.name == family), {})
+
+
 def complete_profile(
     inferred: Profile, folder: TokenizerFolder, tokens: Tokens, user: str | Path | Mapping[str, Any] | None
 ) -> Profile:
