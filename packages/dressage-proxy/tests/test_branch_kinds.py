@@ -131,6 +131,19 @@ async def test_an_agent_with_tools_is_the_main_one_whatever_its_prompt_speaks_of
     assert {one[0] for one in await kinds(rig, session)} == {"main"}
 
 
+@pytest.mark.parametrize("text", ["Please summarize our conversation so far", "Write a title for this chat"])
+async def test_a_user_who_asks_for_what_agents_ask_for_too_ends_no_branch(rig, text):
+    session = await rig.open()
+    history = [user("go")]
+    for said in (text, "on", "and on"):
+        reply = await rig.chat(session, *history, tools=[RUN])
+        history += [echo(reply), user(said)]
+    await rig.chat(session, *history, tools=[RUN])
+    found = await kinds(rig, session)
+    assert [one[0] for one in found[:1] + found[2:]] == ["main"] * 3
+    assert [one[1] for one in found] == [-1, 0, 1, 2]
+
+
 async def test_a_task_that_asks_for_a_title_is_trained(rig):
     session = await rig.open()
     first = await rig.chat(session, "Write a title for the story: once upon a time")

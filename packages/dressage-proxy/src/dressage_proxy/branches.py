@@ -11,6 +11,9 @@ from typing import Any
 from dressage_segments import BranchKind, TrajectoryTree
 from dressage_segments.turn import ROOT
 
+ASIDE = (BranchKind.HELPER, BranchKind.COMPACTION)
+"""Calls beside a branch: one that goes on after them is still the same branch."""
+
 SUBAGENT_HEADERS = {
     "x-claude-code-agent-id": "x-claude-code-agent-id",
     "x-parent-session-id": "x-session-id",
@@ -158,6 +161,17 @@ def kind_of_start(tree: TrajectoryTree, start: Start) -> BranchKind:
     if question is not None and any(start.keys[question] in turn.input_keys for turn in same):
         return BranchKind.MAIN
     return BranchKind.SUBAGENT
+
+
+def kind_that_goes_on(tree: TrajectoryTree, parent: int, *, tools: bool) -> BranchKind:
+    """The kind of a request that goes on from turn ``parent``. Who goes on with tools after what looked like a
+    call beside the branch goes on with the branch: there was a user who asked for a summary."""
+    turn = tree.turn(parent)
+    while tools and turn.kind in ASIDE:
+        if turn.parent == ROOT:
+            return BranchKind.MAIN
+        turn = tree.turn(turn.parent)
+    return turn.kind
 
 
 def text_blocks(message: Mapping[str, Any]) -> list[str]:

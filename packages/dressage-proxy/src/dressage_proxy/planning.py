@@ -14,7 +14,7 @@ from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, Refusal, message_from_json
 from numpy.typing import NDArray
 
-from dressage_proxy.branches import Start, kind_from_messages, kind_of_start
+from dressage_proxy.branches import ASIDE, Start, kind_from_messages, kind_of_start, kind_that_goes_on
 from dressage_proxy.canonical import merge_leading_system, message_key
 from dressage_proxy.composing import Composed, Piece, compose
 from dressage_proxy.dialects.base import ModelRequest
@@ -26,8 +26,6 @@ from dressage_proxy.session import Session
 from dressage_proxy.surrogates import whole
 from dressage_proxy.volatile import pin_volatile
 
-_ASIDE = (BranchKind.HELPER, BranchKind.COMPACTION)
-"""Calls beside a branch: one that goes on after them is still the same branch."""
 _THREAD_CHARS = 1 << 15
 """From here on encoding is worth a thread: byte-level tokenizers release the GIL, the event loop goes on."""
 _BUSY_THREAD_CHARS = 1 << 10
@@ -137,7 +135,7 @@ def _place(session: Session, place: Place) -> Place:
         reason = "" if _asked_before(session, keys, tools_hash) else tree.divergence(keys, tools_hash)
         return replace(place, cut_reason=reason)
     children = (tree.turn(child) for child in tree.children(match.index))
-    others = [child.input_keys for child in children if child.kind not in _ASIDE]
+    others = [child.input_keys for child in children if child.kind not in ASIDE]
     reason = "branched" if others and keys[match.matched :] not in others else ""
     return replace(place, parent=match.index, matched=match.matched, cut_reason=reason)
 
@@ -166,7 +164,9 @@ async def plan(
             encoded = composed.encoded
             origin = np.where(encoded.frame, Origin.BRIDGE, Origin.ENVIRONMENT).astype(np.uint8)
             prompt = Prompt(np.concatenate([prefix, encoded.ids]), digest.update(encoded.ids))
-            kind = _said_kind(request, place) or session.tree.turn(place.parent).kind
+            kind = _said_kind(request, place) or kind_that_goes_on(
+                session.tree, place.parent, tools=bool(request.tools)
+            )
             return Plan(
                 place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, "",
                 composed.copied, composed.rendered, composed.noted, composed.joined, _broken(pieces),
