@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tarfile
@@ -7,7 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from dressage_sandbox import BubblewrapProvider, BubblewrapSandbox, InvalidSpec, Limits, SandboxSpec
+from dressage_sandbox import (
+    BubblewrapProvider,
+    BubblewrapSandbox,
+    InvalidSpec,
+    Limits,
+    SandboxError,
+    SandboxSpec,
+)
 from dressage_sandbox.archive import ArtifactArchive
 from dressage_sandbox.heartbeat import kept_alive
 
@@ -124,3 +132,56 @@ async def test_a_heartbeat_keeps_a_short_lease_alive_and_its_end_ends_it(
         assert (await box.run(["sleep", "1.5"])).exit_code == 0
     with pytest.raises(ConnectionError, match="time to live"):
         await box.run(["sleep", "20"])
+
+
+async def test_a_sandbox_can_be_kept_twice_in_a_second(box: BubblewrapSandbox, tmp_path: Path) -> None:
+    archive = ArtifactArchive(tmp_path / "kept")
+    kept = [await archive.save(box, "why") for _ in range(3)]
+    assert len({each.folder for each in kept}) == 3
+    assert archive.prune() == []
+    assert len(list(archive.folder.iterdir())) == 3
+
+
+async def test_an_error_is_not_hidden_by_one_of_keeping_its_sandbox(
+    box: BubblewrapSandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "kept").write_text("a file in the way")
+    with pytest.raises(ZeroDivisionError) as told:
+        async with ArtifactArchive(tmp_path / "kept").on_failure(box):
+            raise ZeroDivisionError("the agent's fault")
+    assert "could not be kept" in told.value.__notes__[0]
+
+
+async def test_a_holder_that_is_cancelled_as_its_heartbeat_ends_is_cancelled(box: BubblewrapSandbox) -> None:
+    async def hold() -> str:
+        async with kept_alive(box, 60):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "went on"
+
+    for steps in range(8):
+        task = asyncio.ensure_future(hold())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_heartbeat_that_failed_is_told_at_the_end(
+    box: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = box.renew, []
+
+    async def renew(ttl_s: float) -> None:
+        calls.append(ttl_s)
+        if len(calls) > 1:
+            raise SandboxError("the provider does not answer")
+        await real(ttl_s)
+
+    monkeypatch.setattr(box, "renew", renew)
+    with pytest.raises(SandboxError, match="does not answer"):
+        async with kept_alive(box, 0.03):
+            await asyncio.sleep(0.1)

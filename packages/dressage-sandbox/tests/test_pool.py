@@ -5,9 +5,10 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from dressage_sandbox import BubblewrapProvider, InvalidSpec, PooledProvider, SandboxError, SandboxSpec
+from dressage_sandbox import BubblewrapProvider, InvalidSpec, Mount, PooledProvider, SandboxError, SandboxSpec
 
 
 @pytest.mark.alone
@@ -98,6 +99,27 @@ async def test_a_closed_pool_serves_no_one_and_leaves_nothing(provider: Bubblewr
     with pytest.raises(SandboxError):
         await pool.create(SandboxSpec())
     assert provider.live() == []
+
+
+async def test_a_spec_of_which_no_sandbox_can_be_made_is_told_and_not_tried_for_ever(
+    provider: BubblewrapProvider, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "mounted"
+    spec = SandboxSpec(mounts=(Mount(folder, "/data"),))
+    pool = PooledProvider(provider, spec, 2)
+    for _ in range(2):
+        async with asyncio.timeout(10):
+            with pytest.raises(InvalidSpec, match="does not exist"):
+                await pool.fill()
+    with pytest.raises(InvalidSpec):
+        await pool.create(spec)
+    assert pool.leased == 0
+    folder.mkdir(mode=0o755)
+    (folder / "file").write_text("x")
+    await pool.fill()  # what was missing may have come meanwhile
+    assert (await (await pool.create(spec)).run(["cat", "/data/file"])).stdout == b"x"
+    assert caplog.records == []
+    await pool.close()
 
 
 def test_a_pool_of_nothing_is_refused() -> None:

@@ -69,15 +69,17 @@ class ArtifactArchive:
         try:
             yield
         except Exception as error:
-            await self.save(sandbox, f"{type(error).__name__}: {error}")
+            try:
+                await self.save(sandbox, f"{type(error).__name__}: {error}")
+            except (SandboxError, OSError) as failure:
+                error.add_note(f"its sandbox could not be kept: {failure}")
             raise
 
     async def save(self, sandbox: _Packable, why: str) -> Kept:
         """Keep a live sandbox's folders, and prune. What cannot be read is told in ``missing``."""
         now = time.time()
         name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now))}-{sandbox.id}"
-        target = self.folder / name
-        await asyncio.to_thread(target.mkdir, mode=0o700, parents=True)
+        target = await asyncio.to_thread(_new_folder, self.folder, name)
         missing: dict[str, str] = {}
         files = _names(self.paths)
         for path, name in files.items():
@@ -100,11 +102,33 @@ class ArtifactArchive:
             return []
         own = sorted(p for p in self.folder.iterdir() if re.fullmatch(r"\d{8}T\d{6}-\S+", p.name))
         now = time.time()
-        old = {p for p in own if now - p.stat().st_mtime > self.keep_s}
+        old = {p for p in own if now - _modified(p) > self.keep_s}
         gone = [p for p in own if p in old or p in own[: max(0, len(own) - self.keep)]]
         for path in gone:
-            shutil.rmtree(path)
+            with contextlib.suppress(FileNotFoundError):  # another process prunes the same folder
+                shutil.rmtree(path)
         return gone
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """A folder of this name, or with a number after it where a sandbox is kept twice in a second."""
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = parent / (name if number == 1 else f"{name}.{number}")
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # pruned by another process
+        return 0.0
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:

@@ -28,8 +28,9 @@ async def kept_alive(sandbox: Sandbox, ttl_s: float) -> AsyncIterator[Sandbox]:
         yield sandbox
     finally:
         beating.cancel()
-        with contextlib.suppress(asyncio.CancelledError, SandboxGone):
-            await beating
+        await asyncio.wait({beating})  # not awaited itself: a cancellation that comes now is the caller's own
+        if not beating.cancelled() and not isinstance(beating.exception(), SandboxGone):
+            beating.result()
 
 
 async def _beat(sandbox: Sandbox, ttl_s: float) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import replace
 
 from .admission import Admission
-from .errors import InvalidSpec, SandboxError
+from .errors import InvalidSpec, LimitNotEnforceable, ProviderUnavailable, SandboxError, Unsupported
 from .protocol import Feature, SandboxSpec
 from .provider import BubblewrapProvider
 from .sandbox import BubblewrapSandbox
@@ -17,6 +17,7 @@ from .sandbox import BubblewrapSandbox
 __all__ = ["PooledProvider"]
 
 _RETRY_S = 1.0
+_FINAL = (InvalidSpec, LimitNotEnforceable, ProviderUnavailable, Unsupported)
 _log = logging.getLogger("dressage_sandbox.pool")
 
 
@@ -60,6 +61,8 @@ class PooledProvider:
         self._admission = Admission(most, most_waiting)
         self._wait_s = wait_s
         self._closed = False
+        self._refused: Exception | None = None
+        """Why no sandbox of the spec can be made; then none is tried ahead of time, but by ``fill``."""
         self.hits = 0
         self.misses = 0
 
@@ -91,15 +94,18 @@ class PooledProvider:
         """Wait until the pool is full.
 
         Raises:
-            SandboxError: the pool is closed, or no sandbox can be made on this machine.
+            SandboxError: the pool is closed, or no sandbox of its spec can be made on this machine.
         """
         await self._provider.probe()
         while self.ready < self._size:
             if self._closed:
                 raise SandboxError("the pool is closed")
+            self._refused = None
             self._filled.clear()
             self._refill()
             await self._filled.wait()
+            if self._refused is not None:
+                raise self._refused
 
     async def create(self, spec: SandboxSpec, *, wait_s: float | None = None) -> BubblewrapSandbox:
         """A ready sandbox of this spec, within ``wait_s`` seconds where all are in use.
@@ -147,6 +153,8 @@ class PooledProvider:
         await self._provider.close()
 
     def _refill(self) -> None:
+        if self._refused is not None:
+            return
         missing = self._size - self.ready - len(self._tasks)
         for _ in range(min(missing, self._refillers - len(self._tasks))):
             if not self._closed:
@@ -159,6 +167,8 @@ class PooledProvider:
             sandbox = await self._provider.create(self._spec)
             self._ready.append(sandbox)
             sandbox.when_ended(self._repair)
+        except _FINAL as error:
+            self._refused = error  # no other answer is to be hoped for
         except SandboxError as error:
             _log.warning("the pool could not make a sandbox, and tries again: %s", error)
             await asyncio.sleep(_RETRY_S)
@@ -173,8 +183,12 @@ class PooledProvider:
     def _made(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._filled.set()
-        if not task.cancelled():
-            task.result()
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._refused = error if isinstance(error, Exception) else None
+            raise error
+        if self._refused is None:
             self._refill()
 
 
