@@ -164,8 +164,11 @@ def kind_of_start(tree: TrajectoryTree, start: Start) -> BranchKind:
 
 
 def kind_that_goes_on(tree: TrajectoryTree, parent: int, *, tools: bool) -> BranchKind:
-    """The kind of a request that goes on from turn ``parent``. Who goes on with tools after what looked like a
-    call beside the branch goes on with the branch: there was a user who asked for a summary."""
+    """The kind of a request that goes on from turn ``parent``.
+
+    Who goes on with tools after what looked like a call beside the branch goes on with the branch: there was
+    a user who asked for a summary.
+    """
     turn = tree.turn(parent)
     while tools and turn.kind in ASIDE:
         if turn.parent == ROOT:
