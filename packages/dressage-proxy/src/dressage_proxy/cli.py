@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--keepalive", type=float, default=10.0, help="seconds between comments on a stream")
     serve.add_argument("--max-sessions", type=int, default=100_000, help="open and not yet acked")
     serve.add_argument("--max-in-flight", type=int, default=4096, help="replies in the making at once")
+    serve.add_argument("--max-body-bytes", type=int, default=64 << 20, help="of one request")
     serve.add_argument("--idle-timeout", type=float, help="seconds without a call after which a session ends")
     serve.add_argument("--max-version-switches", type=int, help="of weights within a session; default: any")
     serve.add_argument(

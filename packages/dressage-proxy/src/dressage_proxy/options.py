@@ -55,6 +55,7 @@ def config(args: argparse.Namespace, key: str) -> ProxyConfig:
             fsync=args.fsync,
             keepalive_s=args.keepalive,
             max_sessions=-(-args.max_sessions // args.shards),
+            max_body_bytes=args.max_body_bytes,
             max_in_flight=-(-args.max_in_flight // args.shards),
             idle_timeout_s=args.idle_timeout,
             max_version_switches=args.max_version_switches,
