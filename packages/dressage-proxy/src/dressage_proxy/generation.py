@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.choose import Step, Ticket
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, ExpertsShape
+from dressage_proxy.engine.idtexts import ids_text, joined
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError
@@ -89,10 +90,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a reply is sampled after: ids int32 [T] and their running digest."""
+    """What a reply is sampled after: ids int32 [T], their running digest, their JSON where it is known."""
 
     ids: NDArray[np.int32]
     digest: IdsDigest
+    text: bytes = b""
 
 
 class Generator:
@@ -166,13 +168,16 @@ class Generator:
         """
         said = sampling.recorded.get("stop", ())
         left = sampling.max_tokens - reply.tokens
-        ids = prompt.ids if not reply.pieces else np.concatenate([prompt.ids, reply.ids])
+        ids, text = prompt.ids, prompt.text
+        if reply.pieces:
+            ids = np.concatenate([prompt.ids, reply.ids])
+            text = joined(text or ids_text(prompt.ids), ids_text(reply.ids))
         digest = prompt.digest.copy().update(reply.ids).hexdigest()
         params = sampling.engine_params(left, self._stop_token_ids)
         step = Step(session_id, len(ids), left)
         tried: set[str] = set()
         for attempt in itertools.count(1):
-            asked = _Asked(uuid.uuid4().hex, step, ids, digest, left, said, params, versions)
+            asked = _Asked(uuid.uuid4().hex, step, ids, text, digest, left, said, params, versions)
             ticket = self._engines.place(step, ids, tried)
             try:
                 return await self._attempt(asked, ticket, reply)
@@ -195,7 +200,9 @@ class Generator:
                 asked.step.session_id, rid, engine, spared=asked.versions.spent
             ) as version:
                 asked.versions.check(version)
-                call = Call(rid, asked.ids, asked.params, version, self._ask(reply), self._vocabulary)
+                call = Call(
+                    rid, asked.ids, asked.params, version, self._ask(reply), self._vocabulary, asked.text
+                )
                 task = asyncio.create_task(self._engines.generate(engine, call))
                 try:
                     result = await asyncio.shield(task)
@@ -290,11 +297,12 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One try of an engine call: ``ids`` int32 [T] and their digest, and how many tokens it may sample."""
+    """One try of an engine call: ``ids`` int32 [T], their JSON, their digest, and how much it may sample."""
 
     rid: str
     step: Step
     ids: NDArray[np.int32]
+    text: bytes
     digest: str
     left: int
     stop: Sequence[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dressage_segments import Mark, Turn
 from dressage_tito import ChatCodec, Message
@@ -14,6 +14,7 @@ from dressage_proxy.committing import Committer
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import ModelReply, ModelRequest
 from dressage_proxy.echoes import turn_handle
+from dressage_proxy.engine.idtexts import IdTexts
 from dressage_proxy.errors import ContextOverflowError, GoneError, HookError, OverloadedError, RequestError
 from dressage_proxy.generation import Generator, Reply
 from dressage_proxy.hooks import Hooks
@@ -42,6 +43,7 @@ class Pipeline:
     """The proxy is being stopped: nothing new is begun."""
     attempts: Attempts = field(default_factory=Attempts)
     """Replies in the making."""
+    texts: IdTexts = field(default_factory=IdTexts)
 
     def join(self, session: Session, request: ModelRequest) -> Attempt:
         """The reply in the making to a request, with one more who waits for it. What it becomes is told by
@@ -124,14 +126,17 @@ class Pipeline:
         with self.metrics.phase("encode"):
             busy = len(self.attempts.running) >= _BUSY_SESSIONS
             planned = await plan(session, self.codec, request, place, busy=busy)
-        known.prompt_tokens = len(planned.prompt.ids)
+        size, parent = len(planned.prompt.ids), planned.place.parent
+        known.prompt_tokens = size
+        text = self.texts.prompt(session.id, parent, planned.prompt.ids, size - len(planned.delta_ids))
+        prompt = replace(planned.prompt, text=text)
         sampling = self._sampling(session, request, planned)
         reply = Reply(experts_start=session.covered.get(planned.place.parent, 0))
         versions = session.versions.copy()
         hit = expected_hit(session.tree, planned)
         try:
             with self.metrics.phase("engine"):
-                await self.generator.sample(session.id, planned.prompt, sampling, reply, versions)
+                await self.generator.sample(session.id, prompt, sampling, reply, versions)
         except (asyncio.CancelledError, RequestError):
             if reply.sampled and session.state is State.OPEN:
                 self.committer.commit(session, request, planned, sampling, reply, Mark.UNDELIVERED)
@@ -140,16 +145,15 @@ class Pipeline:
             raise GoneError(f"session {session.id} is {session.state}")
         with self.metrics.phase("commit"):
             turn, message = self.committer.commit(session, request, planned, sampling, reply)
+            self.texts.keep(session.id, parent, turn.index, text, turn.output_ids)
         session.touched = asyncio.get_running_loop().time()
-        self.metrics.cache(
-            hit, len(planned.prompt.ids), reply.pieces[0].cached_tokens if reply.pieces else None
-        )
+        self.metrics.cache(hit, size, reply.pieces[0].cached_tokens if reply.pieces else None)
         if self.hooks:
             await self._tell_calls(session, turn, message)
         return ModelReply(
             message=message,
             finish_reason=_told_reason(reply.finish_reason, message),
-            prompt_tokens=len(planned.prompt.ids),
+            prompt_tokens=size,
             completion_tokens=reply.tokens,
             cached_tokens=reply.pieces[0].cached_tokens or 0 if reply.pieces else 0,
             turn=turn.index,

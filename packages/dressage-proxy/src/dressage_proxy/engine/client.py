@@ -57,7 +57,7 @@ class EngineClient:
     async def generate(self, engine: str, call: Call) -> CallResult:
         """One call, made once. Raises PassingEngineError for 429, 5xx and lost connections, of which no token
         was accepted, and EngineError where the engine refuses the request (4xx) or is no engine."""
-        reply = await self._post(engine, [request_body(call)])
+        reply = await self._post(engine, request_body(call))
         if len(reply) > _THREAD_BYTES:
             return await asyncio.to_thread(decode_reply, reply, call)
         return decode_reply(reply, call)

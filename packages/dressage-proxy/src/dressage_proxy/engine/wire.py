@@ -18,6 +18,7 @@ from dressage_segments.turn import UNKNOWN_VERSION
 from numpy.typing import NDArray
 
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, cut_experts, decode_experts
+from dressage_proxy.engine.idtexts import ids_text
 from dressage_proxy.errors import EngineError, PassingEngineError
 
 
@@ -64,6 +65,8 @@ class Call:
     version: int = UNKNOWN_VERSION
     experts: ExpertsAsk | None = None
     vocabulary: int = 2**31
+    text: bytes = b""
+    """The ids as JSON, where they were written before."""
 
 
 SPARE_ROWS = 4096
@@ -75,11 +78,10 @@ NOTHING = CallResult(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0,
 """An abort that had sampled nothing."""
 
 
-def request_body(call: Call) -> bytes:
-    """The JSON of one /generate request, output logprobs asked for."""
-    body = {
+def request_body(call: Call) -> list[bytes]:
+    """The JSON of one /generate request, in pieces to be sent one after the other. Asks for logprobs."""
+    body: dict[str, Any] = {
         "rid": call.rid,
-        "input_ids": np.ascontiguousarray(call.ids),
         "sampling_params": dict(call.params),
         "return_logprob": True,
         "logprob_start_len": -1,
@@ -88,7 +90,7 @@ def request_body(call: Call) -> bytes:
     if call.experts is not None:
         body["return_routed_experts"] = True
         body["routed_experts_start_len"] = call.experts.start
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    return [b'{"input_ids":[', call.text or ids_text(call.ids), b"],", orjson.dumps(body)[1:]]
 
 
 def decode_reply(body: bytes, call: Call) -> CallResult:
