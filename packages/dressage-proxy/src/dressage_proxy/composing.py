@@ -21,6 +21,8 @@ from dressage_proxy.echoes import Echo
 NOTE_PREFIX = "[system] "
 """Before a system message in mid-conversation that the template can only print as the user's."""
 _SYSTEM = ("system", "developer")
+_CUTS = ("thinking_stripped", "stop_rewritten")
+"""Refusals by which a session's policy for thinking begins a new segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def compose(
     """
     encoder = _Encoder(codec, prefix, tools, template_kwargs, thinking)
     composed = _composed(encoder, pieces)
-    if isinstance(composed, Composed):
+    if isinstance(composed, Composed) or composed.reason in _CUTS:
         return composed
     noted = _noted(pieces, started=prefix is not None)
     notes = sum(one is not two for one, two in zip(pieces, noted, strict=True))
