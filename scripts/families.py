@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,10 @@ def certify_row(name: str, folder: Path, conversations: int, seed: int) -> Row:
     model = MODELS[name]
     started = time.perf_counter()
     try:
-        codec = ChatCodec.from_folder(folder, template_kwargs=model.kwargs, profile=model.profile or None)
+        now = datetime.now()  # some templates print the time
+        codec = ChatCodec.from_folder(
+            folder, template_kwargs=model.kwargs, profile=model.profile or None, clock=lambda: now
+        )
     except ProfileError as error:
         return Row(name, "FAILED", "", {}, (), (), (), (str(error),), {}, "", {}, 0.0)
     report = certify_codec(codec, name, conversations=conversations, seed=seed)

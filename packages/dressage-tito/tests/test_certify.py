@@ -157,3 +157,9 @@ def test_the_command_says_what_an_option_takes(
     assert caught.value.code == 2
     error = capsys.readouterr().err
     assert re.search(said, error), error
+
+
+def test_a_template_that_prints_the_time_is_certified_while_the_clock_stands_still(tmp_path: Path) -> None:
+    timed = "{{- strftime_now('%H:%M:%S.%f') }}" + TEMPLATE
+    report = certify(write_toy_tokenizer(tmp_path / "timed", template=timed), conversations=6)
+    assert report.certified

@@ -49,6 +49,29 @@ def test_a_block_of_json_calls_as_a_list_or_as_lines(parse: Parse, text: str) ->
         assert turn.warnings
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<|tool_call|>[{"name": "f", "arguments": {"n": "1"}}, {"name": "g", "arguments": {}}]',
+        '<|function_call|>{"name": "f", "arguments": {"n": 1}}\n{"name": "g"}',
+        '<|action_start|><|plugin|>\n{"name": "f", "parameters": {"n": 1}}<|action_end|>'
+        '<|action_start|><|plugin|>\n{"name": "g", "parameters": {}}<|action_end|>',
+    ],
+)
+def test_blocks_of_json_calls_that_other_marks_open(parse: Parse, text: str) -> None:
+    turn = parse("json_list", f"Look.{text}")
+    assert _calls(turn) == [("f", {"n": 1}), ("g", {})]
+    assert (turn.content, turn.warnings) == ("Look.", ())
+    assert _calls(parse("json_list", f"{text}\nDone.")) == _calls(turn)
+    for cut in (text[:-2], text.replace('"g"', "g")):
+        assert ("g", {}) not in _calls(parse("json_list", cut))
+    if not text.endswith("<|action_end|>"):  # nothing but the turn's own end says that it was whole
+        unfinished = parse("json_list", text, finish_reason="length")
+        assert (unfinished.tool_calls, unfinished.content) == ((), text)
+        broken = parse("json_list", text[:-2] + ' <|tool_call|>[{"name": "h", "arguments": {}}]')
+        assert broken.tool_calls == ()
+
+
 def test_kimi_k3_s_response_and_tools(parse: Parse) -> None:
     tools = (
         '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'

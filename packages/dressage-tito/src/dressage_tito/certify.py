@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,12 @@ class Report:
 def certify(path: str | Path, *, conversations: int = 150, seed: int = 0, **options: Any) -> Report:
     """Certify the folder at ``path``; ``options`` go to ``ChatCodec.from_folder``.
 
+    The clock stands still meanwhile, unless ``options`` give one: some templates print the time.
+
     Raises FolderError or ProfileError where it cannot be loaded.
     """
-    codec = ChatCodec.from_folder(path, **options)
+    now = datetime.now()
+    codec = ChatCodec.from_folder(path, **{"clock": lambda: now, **options})
     return certify_codec(codec, str(path), conversations=conversations, seed=seed)
 
 

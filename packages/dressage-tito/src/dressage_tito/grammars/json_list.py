@@ -1,10 +1,13 @@
-"""Nemotron Nano v2, Apriel, MiniMax M1: JSON calls in one block, as a list or one after the other.
+"""JSON calls in one block, as a list or one after the other.
 
-``<TOOLCALL>[{"name": …, "arguments": {…}}]</TOOLCALL>``, or ``<tool_calls>`` with a list or with lines.
+``<TOOLCALL>[{"name": …, "arguments": {…}}]</TOOLCALL>`` (Nemotron Nano v2); ``<tool_calls>`` with a list or
+with lines (Apriel, MiniMax M1, Hunyuan A13B); ``<|action_start|><|plugin|>`` (InternLM 2 and later);
+``<|tool_call|>[…]`` (Granite 3) and ``<|function_call|>{…}`` (GigaChat 3.1), which the turn's end closes.
 """
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar
@@ -13,26 +16,37 @@ from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.jsonspan import read_object, skip_blank
 from dressage_tito.messages import ToolCall
 
+_BLOCKS = {
+    "<TOOLCALL>": "</TOOLCALL>",
+    "<tool_calls>": "</tool_calls>",
+    "<|action_start|><|plugin|>": "<|action_end|>",
+    "<|tool_call|>": "",
+    "<|function_call|>": "",
+}
+"""What opens a block, and what closes it; "" for the turn's end."""
+
 
 class _Finder(CallFinder):
-    opening: ClassVar[str] = "<TOOLCALL>|<tool_calls>"
+    opening: ClassVar[str] = "|".join(map(re.escape, _BLOCKS))
 
     def find(self, start: int, after: int) -> Found | Broken:
-        close = "</" + self.text[start + 1 : after]
+        opening = self.text[start:after]
+        close = _BLOCKS[opening]
         body = skip_blank(self.text, after)
         if self.text.startswith("[", body):
             found = read_list(self.text, body, self.context.schemas)
         elif self.text.startswith("{", body):
             found = self._lines(body)
         else:
-            return Broken(after, close, begun=False)
+            return Broken(after, close or opening, begun=False)
         if isinstance(found, int):
-            return Broken(found, close)
+            # Without a closing mark nothing after a broken call is known to stand outside of it.
+            return Broken(found, close) if close else Broken(len(self.text), opening)
         calls, warnings, end = found
         end = skip_blank(self.text, end)
         if not self.text.startswith(close, end):
             return Broken(end, close)
-        return Found(calls, end + len(close), warnings=warnings)
+        return Found(calls, end + len(close), bool(close), warnings)
 
     def _lines(self, position: int) -> tuple[tuple[ToolCall, ...], tuple[str, ...], int] | int:
         calls: list[ToolCall] = []
@@ -53,5 +67,5 @@ class _Finder(CallFinder):
 JSON_LIST = ToolGrammar(
     "json_list",
     reader(_Finder),
-    control_literals_needed=("<TOOLCALL>", "</TOOLCALL>", "<tool_calls>", "</tool_calls>"),
+    control_literals_needed=(*_BLOCKS, *filter(None, _BLOCKS.values())),
 )
