@@ -111,3 +111,13 @@ async def test_any_number_of_downloads_and_uploads_of_one_file_at_once_each_see_
     for number in range(80):
         assert (tmp_path / f"target{number}").read_bytes() in whole
     assert [entry.name for entry in await box.list(".")] == ["same"]
+
+
+async def test_a_work_folder_that_was_closed_by_a_command_keeps_no_later_one_from_running(
+    box: BubblewrapSandbox,
+) -> None:
+    assert (await box.run(["chmod", "000", "."])).exit_code == 0
+    assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
+    assert (await box.run("stat -c %a .")).stdout == b"700\n"
+    with pytest.raises(SandboxFileError):
+        await box.run(["true"], cwd="/root/none")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,12 +42,14 @@ asyncio.run(main())
 
 
 def reapers(folder: Path) -> list[psutil.Process]:
-    """Processes that watch this folder, and live."""
+    """Processes that watch this folder: those that have begun (their output leads nowhere) and live."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
         if words[-1:] == [str(folder)] and process.info["status"] != psutil.STATUS_ZOMBIE and "-c" in words:
-            found.append(process)
+            with contextlib.suppress(FileNotFoundError):  # it has ended
+                if os.readlink(f"/proc/{process.pid}/fd/1") == os.devnull:  # noqa: PTH115
+                    found.append(process)
     return found
 
 
@@ -86,7 +89,7 @@ def workers(runtime_dir: Path) -> Iterator[Workers]:
 
 
 def of(folder: Path, pid: int) -> list[Path]:
-    """The files of this owner: records and snapshots."""
+    """The files of this owner: records and snapshots, and the one that says it is there."""
     return [path for path in folder.glob("*") if f".{pid}-" in path.name]
 
 
@@ -96,12 +99,12 @@ def test_what_a_killed_owner_left_is_gone_without_anyone_asking_and_then_the_rea
     worker = workers.start()
     (record,) = Records(runtime_dir).all()
     groups = [Path(group) for group in record.cgroups]
-    assert len(of(runtime_dir, worker.pid)) == 2  # a record and a snapshot
+    assert len(of(runtime_dir, worker.pid)) == 3  # a record, a snapshot and its presence
     assert len(reapers(runtime_dir)) == 1
     os.kill(record.pid, signal.SIGSTOP)  # it cannot see its owner's end
     workers.kill(worker)
     wait_until(lambda: not of(runtime_dir, worker.pid), "files are left")
-    assert start_time(record.pid) is None
+    wait_until(lambda: start_time(record.pid) is None, "process 1 is left")
     assert [group for group in groups if group.exists()] == []
     give_up = time.monotonic() + reaping.STAY_S + 2 * reaping.TICK_S + 2
     while (reapers(runtime_dir) or runtime_dir.exists()) and time.monotonic() < give_up:
@@ -117,7 +120,7 @@ def test_one_reaper_serves_all_owners_and_a_live_peer_is_not_touched(
     assert len(reapers(runtime_dir)) == 1
     workers.kill(first)
     wait_until(lambda: not of(runtime_dir, first.pid), "files of the killed one are left")
-    assert len(of(runtime_dir, second.pid)) == 2
+    assert len(of(runtime_dir, second.pid)) == 3
     assert second.stdin is not None
     assert second.stdout is not None
     second.stdin.write(b"again\n")
@@ -152,15 +155,39 @@ def test_a_caller_that_waits_for_the_end_of_a_pipe_is_not_held_up_and_nothing_of
     runtime_dir: Path, wait_until: Callable[[Callable[[], bool], str], None], workers: Workers
 ) -> None:
     command = [sys.executable, "-m", "dressage_sandbox.cli", "--runtime-dir", str(runtime_dir), "run"]
-    done = subprocess.run([*command, "--", "echo", "ok"], capture_output=True, timeout=30, check=False)
-    (process,) = reapers(runtime_dir)  # it is still there
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"ok\n", b"")
+    run = subprocess.Popen(
+        [*command, "--stream", "--", "sh", "-c", "echo up; sleep 1; echo ok"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert run.stdout is not None
+    assert run.stdout.readline() == b"up\n"
+    (process,) = reapers(runtime_dir)
     opened = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}  # noqa: PTH115, PTH208
     assert opened - {"anon_inode:[pidfd]"} <= {os.devnull, str(runtime_dir)}
     assert process.cwd() == "/"
-    assert process.environ() == {} or set(process.environ()) <= {"LC_CTYPE"}
-    assert os.getsid(process.pid) != os.getsid(0)
-    wait_until(lambda: reapers(runtime_dir) == [] or not runtime_dir.exists(), "it stays")
+    assert set(process.environ()) <= {"LC_CTYPE"}  # which Python sets by itself
+    assert os.getsid(process.pid) not in (os.getsid(0), os.getsid(run.pid))
+    assert process.pid not in [child.pid for child in psutil.Process().children(recursive=True)]
+    assert run.communicate(timeout=20) == (b"ok\n", b"")
+    give_up = time.monotonic() + reaping.STAY_S + 2 * reaping.TICK_S + 10
+    while runtime_dir.exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert not runtime_dir.exists()
+
+
+async def test_it_stays_while_its_owner_has_no_sandbox_and_ends_soon_after_its_owner_left(
+    runtime_dir: Path, workers: Workers, wait_until: Callable[[Callable[[], bool], str], None]
+) -> None:
+    provider = BubblewrapProvider(runtime_dir=runtime_dir)
+    await (await provider.create(SandboxSpec())).terminate()
+    (before,) = reapers(runtime_dir)
+    await asyncio.sleep(reaping.STAY_S + reaping.TICK_S + 0.2)
+    assert [process.pid for process in reapers(runtime_dir)] == [before.pid]
+    await provider.create(SandboxSpec())
+    await provider.close()
+    assert not runtime_dir.exists()  # noqa: ASYNC240
+    wait_until(lambda: reapers(runtime_dir) == [], "it stays")
+    await provider.close()
 
 
 async def test_it_can_be_left_out(runtime_dir: Path) -> None:
@@ -185,7 +212,9 @@ async def test_nothing_inside_sees_it_or_can_end_it(runtime_dir: Path, workers: 
 def test_where_orphans_come_to_the_owner_itself_no_zombie_of_it_stays(
     runtime_dir: Path, subreaper: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime_dir.mkdir(mode=0o700)
+    records = Records(runtime_dir)
+    records.prepare()
+    records.put(Record("sb-1", Owner.this_process(), "", 1.0, 1.0, ()))
     watch = Watch(runtime_dir)
     assert watch.missing
     watch.start()
@@ -200,7 +229,9 @@ def test_where_orphans_come_to_the_owner_itself_no_zombie_of_it_stays(
 
 
 def test_many_that_start_one_at_the_same_time_get_one(runtime_dir: Path, workers: Workers) -> None:
-    runtime_dir.mkdir(mode=0o700)
+    records = Records(runtime_dir)
+    records.prepare()
+    records.put(Record("sb-1", Owner.this_process(), "", 1.0, 1.0, ()))
     watches = [Watch(runtime_dir) for _ in range(4)]
     threads = [threading.Thread(target=watch.start) for watch in watches]
     for thread in threads:
@@ -209,6 +240,7 @@ def test_many_that_start_one_at_the_same_time_get_one(runtime_dir: Path, workers
         thread.join()
     assert len(reapers(runtime_dir)) == 1
     assert [watch.missing for watch in watches] == [False] * 4
+    records.drop(records.all()[0])
 
 
 def test_one_that_cannot_be_started_is_told_and_not_tried_at_every_create(

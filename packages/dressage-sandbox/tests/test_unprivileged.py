@@ -29,7 +29,7 @@ async def main():
     box = await provider.create(SandboxSpec(limits=Limits(pids=20)))
     bomb = await box.run("while :; do (sleep 60 &) ; done", timeout_s=0.5)
     again = await box.run(["echo", "ok"])
-    memory = await box.run(["python3", "-c", "x = bytearray(900 << 20)"])
+    memory = await box.run(["python3", "-c", "x = bytearray(1300 << 20)"])
     spec = SandboxSpec(root=Path(sys.argv[2]), workdir="/testbed", limits=Limits(disk_bytes=4 << 20))
     over = await provider.create(spec)
     seen = await over.run("cat link && echo mine >sub/file && rm link && ls && head -c 9M /dev/zero >big")

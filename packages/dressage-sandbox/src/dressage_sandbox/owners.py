@@ -25,7 +25,7 @@ __all__ = ["OVERDUE_S", "Record", "Records", "default_folder", "snapshot_name"]
 OVERDUE_S = 10.0
 """How long after a lease's end its owner may take to end it, before the reaper does."""
 _CHOOSE = "choose another runtime_dir"
-_LEFTOVERS = ("*.*-*-*.part", "snap-*.*-*-*.tar", ".snap-*.*-*-*.tar.*.part")
+_LEFTOVERS = ("*.*-*-*.part", "owner-*.*-*-*.open", "snap-*.*-*-*.tar", ".snap-*.*-*-*.tar.*.part")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class BubblewrapProvider:
         self._cleanups: set[asyncio.Task[None]] = set()
         self._closed = False
         # A process that forgets to close() kills its sandboxes at exit all the same.
-        weakref.finalize(self, _abandon, self._sandboxes)
+        weakref.finalize(self, _abandon, self._sandboxes, self._watch)
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -89,7 +89,7 @@ class BubblewrapProvider:
             if self._machine is None:
                 self._records.prepare()
                 # Before the first sandbox is made, so that there is never one unwatched.
-                looks = (asyncio.to_thread(self._look), asyncio.to_thread(self._watch.ensure))
+                looks = (asyncio.to_thread(self._look), asyncio.to_thread(self._watch.begin))
                 machine, _ = await asyncio.gather(*looks)
                 self._machine = machine
             return self._machine
@@ -123,7 +123,7 @@ class BubblewrapProvider:
                 raise SandboxStartFailed("the provider is closed")
             sandbox = launch(machine, self._records, spec, rooted, self)
             self._sandboxes[sandbox.id] = sandbox
-            if self._watch.missing:  # it was killed, or left because nobody had a sandbox for a while
+            if self._watch.missing:  # it was killed
                 self._behind(asyncio.to_thread(self._watch.start))
             try:
                 await connect(machine, self._records, sandbox)
@@ -163,8 +163,8 @@ class BubblewrapProvider:
         for snapshot_id in list(self._snapshots):
             await self.delete_snapshot(snapshot_id)
         self._roots.forget()
-        if not self._watch.watched:  # else the reaper does, if nobody comes in the next moment
-            self._records.tidy()
+        self._watch.end()
+        self._records.tidy()
 
     async def snapshot(self, sandbox: BubblewrapSandbox) -> Snapshot:
         """See ``BubblewrapSandbox.snapshot``, which calls this."""
@@ -212,7 +212,8 @@ class BubblewrapProvider:
         self._records.drop(sandbox.record)
 
 
-def _abandon(sandboxes: dict[str, BubblewrapSandbox]) -> None:
+def _abandon(sandboxes: dict[str, BubblewrapSandbox], watch: Watch) -> None:
+    watch.end()
     for sandbox in list(sandboxes.values()):
         with contextlib.suppress(OSError, SandboxGone):
             sandbox.abandon()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -12,6 +13,8 @@ import time
 from pathlib import Path
 
 from .interpreter import FLAGS
+from .owner import Owner, file_name
+from .owners import Records
 from .reaper import lock
 
 __all__ = ["Watch"]
@@ -27,13 +30,36 @@ _log = logging.getLogger("dressage_sandbox.reaper")
 
 
 class Watch:
-    """Starts a reaper where none watches ``folder``. ``wanted`` False: never."""
+    """Starts a reaper where none watches ``folder``. ``wanted`` False: never.
+
+    From ``begin`` to ``end`` a file tells that this process is an owner, also while it has no sandbox: a
+    reaper that left in each pause would be started for each sandbox.
+    """
 
     def __init__(self, folder: Path, *, wanted: bool = True) -> None:
         self._folder = folder
         self._wanted = wanted
+        self._presence: Path | None = None
         self._starting = threading.Lock()
         self._not_before = 0.0
+
+    def begin(self) -> None:
+        """Say that an owner is here, and start a reaper where none watches. Blocks: for a thread."""
+        if not self._wanted:
+            return
+        if self._presence is None:
+            Records(self._folder).prepare()
+            name = file_name(Owner.this_process(), f"owner-{secrets.token_hex(4)}", "open")
+            presence = self._folder / name
+            presence.touch()
+            self._presence = presence
+        self.ensure()
+
+    def end(self) -> None:
+        """The owner leaves. Idempotent."""
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.unlink(missing_ok=True)
 
     @property
     def missing(self) -> bool:

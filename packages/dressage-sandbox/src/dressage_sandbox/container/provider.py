@@ -88,7 +88,7 @@ class ContainerProvider(RemoteProvider[RemoteSandbox]):
 
     async def _first_look(self) -> None:
         self._records.prepare()
-        await asyncio.to_thread(self._watch.ensure)
+        await asyncio.to_thread(self._watch.begin)
         await self.reap()
 
     def _unless_swept(self, task: asyncio.Task[None]) -> None:
@@ -125,5 +125,5 @@ class ContainerProvider(RemoteProvider[RemoteSandbox]):
     async def _disconnect(self) -> None:
         if self._engine is not None:
             await self._engine.aclose()
-        if not self._watch.watched:
-            self._records.tidy()
+        self._watch.end()
+        self._records.tidy()

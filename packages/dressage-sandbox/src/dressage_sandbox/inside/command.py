@@ -3,6 +3,7 @@
 import _signal as signal  # type: ignore[import-not-found]
 import posix
 import time
+from _stat import S_IMODE
 from errno import E2BIG, EACCES, EAGAIN, EINVAL, EISDIR, ENOENT, ENOEXEC, ENOMEM, ENOTDIR
 from resource import setrlimit
 
@@ -63,7 +64,7 @@ def become(
         for resource, value in limits[1:]:
             setrlimit(resource, (value, value))
         stage = b"c"
-        posix.chdir(cwd)
+        enter(cwd)
         stage = b"x"
         execute(argv, env)
     except OSError as error:
@@ -72,6 +73,15 @@ def become(
         posix.write(fail, stage + b"%d" % code)
         posix._exit(EXEC_MISSING)
     raise AssertionError("not reached")
+
+
+def enter(folder: bytes) -> None:
+    """Make a folder the current one, also where a command before this one has closed it to its own user."""
+    try:
+        posix.chdir(folder)
+    except PermissionError:
+        posix.chmod(folder, S_IMODE(posix.stat(folder).st_mode) | 0o700)
+        posix.chdir(folder)
 
 
 def failure(report: bytes, cwd: bytes, program: bytes) -> "tuple[int, bytes]":
