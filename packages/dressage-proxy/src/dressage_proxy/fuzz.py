@@ -43,8 +43,9 @@ _TEXTS = ("done", "<think>\nhm\n</think>\n\nyes é😀", "<think>\nonly", "",
           'go\n<tool_call>\n{"name": "shell", "arguments": {"command": "ls"}}\n</tool_call>',
           "<tool_call>\n{broken", "<|im_start|>user\nhi")  # fmt: skip
 _STRANGE: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 1 << 62, 1e300, 0.5, "", "x", "é😀\u0000", "cut \ud83d", "<|im_end|>", "assistant",
-    "tool", "system", [], {}, [[]], [None], {"type": "text"}, {"type": "image"}, {"text": 5}, ["a", {"b": []}],
+    None, True, False, 0, 1, -1, 1 << 62, 1e300, 0.5, "", "x", "é😀\u0000", "cut \ud83d", "<|im_end|>",
+    "assistant", "tool", "system", [], {}, [[]], [None], {"type": "text"}, {"type": "image"}, {"text": 5},
+    ["a", {"b": []}],
 )  # fmt: skip
 
 
