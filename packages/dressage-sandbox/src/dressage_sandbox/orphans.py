@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .cgroups import detect
-from .owner import owner_of_group
+from .owner import Owner, owner_of_file, owner_of_group
 from .protocol import SandboxSpec
 from .provider import BubblewrapProvider
 
@@ -196,7 +196,7 @@ def _find(folder: Path, witness: str, known: set[int], mounts: list[str], crowd:
         processes=[line for line in _strangers(known) if "dressage_sandbox.reaper" not in line],
         mounts=[line for line in _mounts() if line not in mounts],
         cgroups=sorted(group for group in groups if witness not in group),
-        files=[str(path) for path in folder.iterdir() if witness not in path.name],
+        files=[str(path) for path in folder.iterdir() if owner_of_file(path.name) != Owner.this_process()],
         sockets=[f"127.0.0.1:{port}" for port in sorted(crowd.ports) if _listens(port)]
         + [str(path) for path in folder.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)],
         harmed=[],
