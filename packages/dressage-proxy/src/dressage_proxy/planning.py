@@ -21,10 +21,8 @@ from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Prompt
-from dressage_proxy.interleaved import turn_by_turn
 from dressage_proxy.session import Session
 from dressage_proxy.surrogates import whole
-from dressage_proxy.volatile import pin_volatile
 
 _THREAD_CHARS = 1 << 15
 """From here on encoding is worth a thread: byte-level tokenizers release the GIL, the event loop goes on."""
@@ -81,11 +79,11 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     Looks at the messages that are new alone. With ``counting`` nothing is sampled after it: the session keeps
     nothing of it, and it may end as it likes.
     """
-    said, handles = turn_by_turn(session.echoes.calls, request.raw, request.handles)
-    raw = pin_volatile(dict(session.pinned) if counting else session.pinned, said)
+    pinned = dict(session.pinned) if counting else session.pinned
+    read = session.recents.read(session.echoes.calls, pinned, request.raw, request.handles)
+    raw, handles, known = read.raw, read.handles, read.known
     if not raw:
         raise RequestError("messages is empty", field="messages", fix="send at least one message")
-    known = session.known_prefix(raw)
     flags = list(request.notes)
     keys = list(known)
     tools_hash = _tools_hash(codec, request)
@@ -107,7 +105,7 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
                 field=f"messages[{len(raw) - 1}].role",
                 fix="end the list with a user or tool message",
             )
-        session.note_request(raw, tuple(keys))
+        session.recents.note(read, tuple(keys))
     salted = _salted(request.thread, keys)
     return _place(session, Place(ROOT, raw, salted, 0, tools_hash, "", tuple(flags), handles))
 

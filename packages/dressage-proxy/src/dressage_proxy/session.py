@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
 from dressage_tito import ThinkingPolicy
@@ -16,9 +14,8 @@ from dressage_proxy.config import Limits, Sampling
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.echoes import Echoes
 from dressage_proxy.hooks import HookMemory
+from dressage_proxy.recents import Recents
 from dressage_proxy.versions import VersionBudget
-
-_RECENT = 4
 
 
 class State(StrEnum):
@@ -29,14 +26,6 @@ class State(StrEnum):
     DELETED = "deleted"
     DAMAGED = "damaged"
     """Its log or trajectory does not read any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """A request seen before: raw messages and their keys, so that what is unchanged is not hashed again."""
-
-    raw: Sequence[Mapping[str, Any]]
-    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +66,8 @@ class Session:
     """What was read of its conversations."""
     native_ids: dict[str, str] = field(default_factory=dict)
     """Wire id -> the id in the model's own text, where its grammar has one."""
-    recent: OrderedDict[int, Recent] = field(default_factory=OrderedDict)
+    recents: Recents = field(default_factory=Recents)
+    """Its last requests."""
     pinned: dict[str, str] = field(default_factory=dict)
     """Volatile block -> the session's first value of it."""
     final: Summary | None = None
@@ -114,25 +104,3 @@ class Session:
             self.reply_keys[wire] = turn.reply_key
             if native:
                 self.native_ids[wire] = native
-
-    def note_request(self, raw: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> None:
-        """Keep a request for comparison with the next ones; the oldest of a few is dropped."""
-        for number, recent in list(self.recent.items()):
-            if keys[: len(recent.keys)] == recent.keys:
-                del self.recent[number]
-        self.recent[max(self.recent, default=0) + 1] = Recent(raw, keys)
-        while len(self.recent) > _RECENT:
-            self.recent.popitem(last=False)
-
-    def known_prefix(self, raw: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Keys of the leading messages that an earlier request had, compared by value."""
-        best: tuple[str, ...] = ()
-        for recent in self.recent.values():
-            count = 0
-            for old, new in zip(recent.raw, raw, strict=False):
-                if old != new:
-                    break
-                count += 1
-            if count > len(best):
-                best = recent.keys[:count]
-        return best

@@ -198,7 +198,7 @@ class Sessions:
         session.state = State.FINALIZED
         self._pipeline.texts.forget(session.id)
         session.tree = TrajectoryTree(session.info)
-        session.recent.clear()
+        session.recents.clear()
         session.memo.clear()
         session.echoes = Echoes()
         return session.final

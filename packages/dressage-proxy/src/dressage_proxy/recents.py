@@ -1,0 +1,106 @@
+"""The messages of a request as its session reads them. Agents send everything again each turn: what the last
+few requests said is not read twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dressage_proxy.interleaved import turn_by_turn
+from dressage_proxy.volatile import pin_volatile
+
+_KEPT = 4
+_SYSTEM = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A request as it ``came`` and as it is read: ``raw`` with a message for each turn and volatile blocks
+    pinned, ``handles`` by its indices, and the keys of its leading messages that are ``known``."""
+
+    came: Sequence[Any]
+    raw: list[Any]
+    handles: Mapping[int, str]
+    known: tuple[str, ...]
+    as_came: bool
+    """Each message stands for one of ``came``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """A request seen before. ``calls_at`` is where its last message with calls is."""
+
+    came: list[Any]
+    raw: list[Any]
+    keys: tuple[str, ...]
+    as_came: bool
+    calls_at: int
+
+    def goes_on(
+        self, calls: Mapping[str, int], came: Sequence[Any], handles: Mapping[int, str]
+    ) -> Read | None:
+        """A request that says all of this one again and then more; None where it must be read anew."""
+        size = len(self.came)
+        if not self.as_came or len(came) < size or came[:size] != self.came:
+            return None
+        new = came[size:]
+        if any(not isinstance(message, Mapping) or message.get("role") in _SYSTEM for message in new):
+            return None
+        tail = came[self.calls_at :]  # whether calls are in order shows from message to message
+        if turn_by_turn(calls, tail, {})[0] is not tail:
+            return None
+        return Read([*self.came, *new], [*self.raw, *new], handles, self.keys, as_came=True)
+
+
+class Recents:
+    """The last few requests of a session. What it is given must not be changed later."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Recent] = []
+
+    def read(
+        self,
+        calls: Mapping[str, int],
+        pinned: MutableMapping[str, str],
+        came: Sequence[Any],
+        handles: Mapping[int, str],
+    ) -> Read:
+        """A request's messages. ``calls``: wire id of a call -> its turn; ``pinned``: volatile block -> its
+        first value, noted here."""
+        for recent in sorted(self._kept, key=lambda kept: -len(kept.came)):
+            read = recent.goes_on(calls, came, handles)
+            if read is not None:
+                return read
+        said, moved = turn_by_turn(calls, came, handles)
+        raw = pin_volatile(pinned, said)
+        return Read(came, raw, moved, self._known(raw), as_came=said is came)
+
+    def _known(self, raw: Sequence[Any]) -> tuple[str, ...]:
+        """Keys of the leading messages that an earlier request had, compared by value."""
+        best: tuple[str, ...] = ()
+        for recent in self._kept:
+            count = 0
+            for old, new in zip(recent.raw, raw, strict=False):
+                if old != new:
+                    break
+                count += 1
+            if count > len(best):
+                best = recent.keys[:count]
+        return best
+
+    def note(self, read: Read, keys: tuple[str, ...]) -> None:
+        """Keep a request with the keys of all its messages; the oldest of a few is dropped."""
+        self._kept = [kept for kept in self._kept if keys[: len(kept.keys)] != kept.keys]
+        places = (at for at in range(len(read.came) - 1, -1, -1) if _has_calls(read.came[at]))
+        calls_at = next(places, len(read.came))
+        self._kept.append(_Recent(list(read.came), read.raw, keys, read.as_came, calls_at))
+        del self._kept[:-_KEPT]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._kept.clear()
+
+
+def _has_calls(message: Any) -> bool:
+    return isinstance(message, Mapping) and bool(message.get("tool_calls"))
