@@ -21,7 +21,7 @@ from dressage_proxy.engine.scripted import (
     replies,
     serve_scripted,
 )
-from dressage_proxy.engine.scripted_command import main
+from dressage_proxy.engine.scripted.__main__ import main
 from dressage_proxy.engine.wire import Call
 from dressage_proxy.errors import EngineError
 from dressage_proxy.generation import Generator, Prompt, Reply

@@ -92,3 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             parser.error(f"--port {options.port}: {error}")
     return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

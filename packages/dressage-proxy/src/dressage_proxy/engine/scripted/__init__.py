@@ -296,9 +296,3 @@ async def serve_scripted(engine: ScriptedEngine, *, port: int = 0) -> AsyncItera
             yield url
         finally:
             engine.stop()
-
-
-if __name__ == "__main__":
-    from dressage_proxy.engine.scripted_command import main
-
-    raise SystemExit(main())
