@@ -415,10 +415,28 @@ def test_a_good_call_after_a_bad_one_is_still_called(toy: ChatCodec) -> None:
     assert len(turn.tool_calls) == 1
 
 
-def test_words_after_a_call_are_content_without_the_line_end_between(toy: ChatCodec) -> None:
+def test_words_before_between_and_after_calls_are_content_on_lines_of_their_own(toy: ChatCodec) -> None:
     turn = _parse(toy, "before\n" + _call("shell", "{}") + "\nafter\n")
-    assert turn.content == "beforeafter\n"
+    assert turn.content == "before\nafter\n"
     assert len(turn.tool_calls) == 1
+    call = _call("shell", "{}")
+    assert _parse(toy, f"a {call} b\n{call}\n\nc{call}").content == "a  b\n\nc"
+    assert _parse(toy, f"{call}\n{call}after").content == "after"
+
+
+@pytest.mark.parametrize("grammar", ["hermes", "mistral", "llama3_json", "cohere", "json_list"])
+def test_arguments_that_are_written_as_a_text_of_json_are_arguments(toy: ChatCodec, grammar: str) -> None:
+    codec = _speaking(toy, grammar)
+    written = WRITTEN[grammar]("typed", {"n": "7"})
+    turn = _parse(codec, written.replace('{"n": "7"}', json.dumps('{"n": "7", "code": "00"}')))
+    assert [(call.arguments, call.arguments_text) for call in turn.tool_calls] == [
+        ({"n": 7, "code": "00"}, '{"n": "7", "code": "00"}')
+    ]
+    assert [warning.partition(":")[0] for warning in turn.warnings] == ["arguments_are_text"]
+    for odd in ('"[1]"', '"x"', '"{\\"n\\": 1} more"', '""', "[1]", "7", "true"):
+        turn = _parse(codec, written.replace('{"n": "7"}', odd))
+        assert turn.tool_calls == ()
+        assert odd in turn.content
 
 
 def test_absent_arguments_are_none_at_all(toy: ChatCodec) -> None:

@@ -44,8 +44,8 @@ def test_harmony_channels(parse: Parse) -> None:
         "<|start|>assistant<|channel|>final<|message|>Done é.<|return|>"
     )
     turn = parse("harmony", text)
-    assert (turn.reasoning, turn.content, turn.warnings) == ("One.\nTwo.", "I will look.Done é.", ())
-    assert parse("harmony", text.removesuffix("<|return|>"), tools=None).content == "I will look.Done é."
+    assert (turn.reasoning, turn.content, turn.warnings) == ("One.\nTwo.", "I will look.\nDone é.", ())
+    assert parse("harmony", text.removesuffix("<|return|>"), tools=None).content == "I will look.\nDone é."
 
 
 def test_a_harmony_turn_that_was_cut_calls_nothing(parse: Parse) -> None:

@@ -274,7 +274,7 @@ class ChatCodec:
         arrived changes nothing. Calls are parsed only where tools were offered; names that were not are
         forwarded as they are.
         """
-        values = self._ends.unclosed([int(token) for token in ids])
+        values = self._ends.unclosed(ids)
         grammar = Grammar(self.profile.reasoning_tags, self.profile.tool_grammar)
         return parse_text(
             self.decode(values),

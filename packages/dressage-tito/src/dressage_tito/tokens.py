@@ -76,7 +76,7 @@ class Tokens:
 
     def decode(self, ids: Sequence[int] | NDArray[np.int32]) -> str:
         """All ids as text, control ids spelled out; bytes that are no UTF-8 become U+FFFD."""
-        values = ids.tolist() if isinstance(ids, np.ndarray) else [int(token) for token in ids]
+        values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         return str(self._full.decode(values, skip_special_tokens=False))
 
     def decode_structure(self, ids: Sequence[int]) -> str:

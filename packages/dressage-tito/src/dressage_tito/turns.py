@@ -25,15 +25,17 @@ class TurnEnds:
     profile: Profile
     tokens: Tokens
 
-    def unclosed(self, ids: list[int]) -> list[int]:
+    def unclosed(self, ids: Ids) -> list[int]:
         """A turn's ids less what closes it."""
-        while ids and ids[-1] in self.profile.stop_ids:
-            ids.pop()
+        tolist = getattr(ids, "tolist", None)
+        left: list[int] = [int(token) for token in ids] if tolist is None else tolist()
+        while left and left[-1] in self.profile.stop_ids:
+            left.pop()
         close = list(self.profile.turn_close_ids)
-        for count in range(min(len(close), len(ids)), 0, -1):
-            if ids[-count:] == close[:count] and self.tokens.is_control(close[0]):
-                return ids[:-count]
-        return ids
+        for count in range(min(len(close), len(left)), 0, -1):
+            if left[-count:] == close[:count] and self.tokens.is_control(close[0]):
+                return left[:-count]
+        return left
 
     def joined(self, prefix_ids: Ids, tail: Encoded) -> Encoded | Refusal:
         """Take off what the prefix already ends with: the id that the model stopped on."""

@@ -117,8 +117,15 @@ class ToolGrammar:
 
 
 def assemble(text: str, reading: Reading) -> ParsedTurn:
-    """The pieces joined kind by kind."""
-    content = "".join(text[piece.start : piece.end] for piece in reading.pieces if piece.kind == "content")
+    """The pieces joined kind by kind; a line end stands where a frame (or the line ends around a call, which
+    are one) stood between two pieces of content."""
+    content = ""
+    framed = False
+    for piece in reading.pieces:
+        if piece.kind == "content":
+            content += ("\n" if framed and content else "") + text[piece.start : piece.end]
+            framed = False
+        framed = framed or piece.kind == "frame"
     reasoning = [text[piece.start : piece.end] for piece in reading.pieces if piece.kind == "reasoning"]
     calls = tuple(call for piece in reading.pieces for call in piece.calls)
     return ParsedTurn(content, "\n".join(reasoning), calls, reading.warnings)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dressage_tito.coerce import coerce_arguments
-from dressage_tito.jsonspan import JsonItem, read_object, skip_blank
+from dressage_tito.jsonspan import JsonItem, read_object, read_value, skip_blank
 from dressage_tito.messages import ToolCall
 
 
@@ -31,9 +31,22 @@ def call_of_object(
     value = next((fields[key] for key in arguments if key in fields), None)
     if value is None or value.value is None:
         return ToolCall(call_id, name, {}, "{}"), []
+    if isinstance(value.value, str):
+        return _call_of_text(call_id, name, value.value, schemas)
     if not isinstance(value.value, dict):
         return None
     return typed_call(call_id, name, value.value, value.text, schemas)
+
+
+def _call_of_text(
+    call_id: str, name: str, text: str, schemas: Mapping[str, Any]
+) -> tuple[ToolCall, list[str]] | None:
+    """A call whose arguments are written as a text that spells an object, as clients send them."""
+    found = read_value(text.strip(), 0)
+    if found is None or found[1] != len(text.strip()) or not isinstance(found[0], dict):
+        return None
+    call, odd = typed_call(call_id, name, found[0], text.strip(), schemas)
+    return call, [f"arguments_are_text: {name}: the arguments were written as a text of JSON", *odd]
 
 
 def typed_call(
