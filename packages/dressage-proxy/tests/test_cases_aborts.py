@@ -238,7 +238,8 @@ async def test_c38_publishing_a_version_aborts_nothing_and_its_steps_may_be_repe
     assert not any(abort.get("abort_all") for abort in rig.engine.aborts)
     assert {abort["rid"] for abort in rig.engine.aborts} == {r.rid for r in rig.engine.requests[:16]}
     assert len(rig.engine.requests) == 32, "each is resumed once"
-    assert set(paths) - {"/model_info"} == {"/generate", "/abort_request"}, "the engine's own pauses are the trainer's"
+    done = set(paths) - {"/model_info"}  # a look at the label, which changes nothing
+    assert done == {"/generate", "/abort_request"}, "the engine's own pauses are the trainer's"
 
 
 async def test_c47_parallel_rollouts_of_one_prompt_never_share_a_session(rig):
