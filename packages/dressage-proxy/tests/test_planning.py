@@ -10,7 +10,8 @@ import pytest
 from dressage_proxy import pipeline
 from dressage_tito import ChatCodec
 
-LONG = "a long tool result " * 100
+LONG = "a long tool r\u00e9sult " * 100
+"""Texts of ASCII are encoded at once, word by word."""
 
 
 async def conversation(rig: Any) -> list[list[int]]:
@@ -48,3 +49,7 @@ async def test_a_busy_proxy_encodes_in_threads_to_the_same_ids(
     monkeypatch.setattr(pipeline, "_BUSY_SESSIONS", 0)
     assert await conversation(rig) == here
     assert threading.main_thread() not in threads
+    threads.clear()
+    monkeypatch.setitem(globals(), "LONG", "plain words " * 200)
+    await conversation(rig)
+    assert threads == {threading.main_thread()}

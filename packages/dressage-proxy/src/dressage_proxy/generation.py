@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from dressage_proxy.engine.idtexts import ids_text, joined
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError
+from dressage_proxy.fresh import fresh_id
 from dressage_proxy.sampling import Effective
 from dressage_proxy.versions import VersionBudget
 
@@ -177,7 +177,7 @@ class Generator:
         step = Step(session_id, len(ids), left)
         tried: set[str] = set()
         for attempt in itertools.count(1):
-            asked = _Asked(uuid.uuid4().hex, step, ids, text, digest, left, said, params, versions)
+            asked = _Asked(fresh_id(), step, ids, text, digest, left, said, params, versions)
             ticket = self._engines.place(step, ids, tried)
             try:
                 return await self._attempt(asked, ticket, reply)
@@ -315,4 +315,6 @@ def _backoff(attempt: int) -> float:
 
 
 def _join(arrays: list[NDArray[_T]], dtype: type[_T]) -> NDArray[_T]:
+    if len(arrays) == 1:
+        return arrays[0]
     return np.concatenate(arrays) if arrays else np.empty(0, dtype)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -69,26 +68,33 @@ class Metrics:
             registry=self.registry,
         )
         self._children = {name: self._phases.labels(name) for name in ("encode", "engine", "commit")}
+        self._expected, self._reported = map(self.cached_tokens.labels, ("expected", "reported"))
 
     def cache(self, hit: ExpectedHit, prompt_tokens: int, reported: int | None) -> None:
         """Count what of a prompt was expected to be cached and what was; ``reported`` None: not said."""
         self.prompt_tokens.inc(prompt_tokens)
-        self.cached_tokens.labels("expected").inc(hit.tokens)
+        self._expected.inc(hit.tokens)
         if hit.broken:
             self.uncached_tokens.labels(hit.owner.value).inc(hit.broken)
         if reported is not None:
-            self.cached_tokens.labels("reported").inc(reported)
+            self._reported.inc(reported)
             self.uncached_tokens.labels(Owner.ROUTER.value).inc(max(0, hit.tokens - reported))
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Time one phase: encode, engine or commit."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._children[name].observe(time.perf_counter() - started)
+        return _Timed(self._children[name])
 
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)
+
+
+class _Timed(AbstractContextManager[None]):
+    """Observes how long its block takes."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._histogram.observe(time.perf_counter() - self._started)

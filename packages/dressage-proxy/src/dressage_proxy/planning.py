@@ -27,7 +27,7 @@ from dressage_proxy.surrogates import whole
 _THREAD_CHARS = 1 << 15
 """From here on encoding is worth a thread: byte-level tokenizers release the GIL, the event loop goes on."""
 _BUSY_THREAD_CHARS = 1 << 10
-"""The same while many turns share the event loop: a turn takes longer, all of them together less."""
+"""The same for texts that are not encoded word by word, while many turns share the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +274,9 @@ async def _run(
 ) -> Composed | Refusal:
     """Encode here when it is short, else in a thread."""
     tools, kwargs = request.tools or None, request.template_kwargs
-    size = sum(len(piece.message.content) for piece in pieces)
-    if size < (_BUSY_THREAD_CHARS if busy else _THREAD_CHARS):
+    texts = [piece.message.content for piece in pieces]
+    limit = _BUSY_THREAD_CHARS if busy and not all(map(str.isascii, texts)) else _THREAD_CHARS
+    if sum(map(len, texts)) < limit:
         return compose(codec, pieces, prefix, tools, kwargs, session.thinking)
     return await asyncio.to_thread(compose, codec, pieces, prefix, tools, kwargs, session.thinking)
 

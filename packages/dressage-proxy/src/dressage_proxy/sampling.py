@@ -46,7 +46,7 @@ def effective(session: Sampling, asked: Mapping[str, Any], limit: int) -> Effect
 
     ``limit`` caps the reply. ``asked`` holds names of :class:`Sampling`, already checked.
     """
-    own = session.model_dump(exclude_none=True)
+    own = {name: value for name, value in session if value is not None}
     merged = {**_DEFAULTS, **asked, **own}
     wanted = min(value for value in (asked.get("max_tokens"), own.get("max_tokens"), limit) if value)
     merged["max_tokens"] = wanted

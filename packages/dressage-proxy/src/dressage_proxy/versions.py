@@ -37,6 +37,8 @@ class VersionBudget:
         known = versions[versions != UNKNOWN_VERSION]
         if not len(known):
             return
+        if self.last == known[0] and (known == self.last).all():
+            return
         self.used += int(np.count_nonzero(np.diff(known)))
         self.used += self.last not in (UNKNOWN_VERSION, int(known[0]))
         self.last = int(known[-1])

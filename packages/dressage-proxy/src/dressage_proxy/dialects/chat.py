@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writ
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.params import dumps, names, pieces, short
 from dressage_proxy.errors import RequestError
+from dressage_proxy.fresh import fresh_id
 
 PARAMETERS = params.Parameters(
     read=names(
@@ -94,7 +94,7 @@ class ChatWriter(Writer):
     """Writes one chat.completion."""
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
-        self._id = "chatcmpl-" + uuid.uuid4().hex
+        self._id = "chatcmpl-" + fresh_id()
         self._model = model
         self._include_usage = include_usage
         self._created = int(time.time())

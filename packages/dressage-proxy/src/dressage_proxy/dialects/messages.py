@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from dressage_proxy.dialects.messages_input import (
 )
 from dressage_proxy.dialects.params import dumps, pieces
 from dressage_proxy.errors import ContextOverflowError, RequestError
+from dressage_proxy.fresh import fresh_id
 
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "abort": "max_tokens"}
 _ERROR_TYPES = {
@@ -68,7 +68,7 @@ class MessagesDialect(Dialect):
         """See :meth:`Dialect.error_body`."""
         default = "invalid_request_error" if error.status < 500 else "api_error"
         shown = {"type": _ERROR_TYPES.get(error.status, default), "message": _message(error)}
-        return dumps({"type": "error", "error": shown, "request_id": "req_" + uuid.uuid4().hex})
+        return dumps({"type": "error", "error": shown, "request_id": "req_" + fresh_id()})
 
     def count_body(self, tokens: int) -> bytes:
         """The reply of count_tokens."""
@@ -90,7 +90,7 @@ class MessagesWriter(Writer):
     the whole prompt as its input, for clients that read no more; ``message_delta`` tells every count."""
 
     def __init__(self, model: str) -> None:
-        self._id = "msg_" + uuid.uuid4().hex
+        self._id = "msg_" + fresh_id()
         self._model = model
         self._headed = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from dressage_proxy.dialects.responses_input import PARAMETERS, check_options, r
 from dressage_proxy.dialects.responses_stream import EventStream, item_events
 from dressage_proxy.dialects.responses_tools import read_tools
 from dressage_proxy.errors import RequestError
+from dressage_proxy.fresh import fresh_id
 
 _CUT = ("length", "abort")
 _SHOWN = ("instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text")
@@ -79,7 +79,7 @@ class ResponsesWriter(Writer):
 
     def __init__(self, request: ModelRequest, model: str) -> None:
         self._request = request
-        self._id = "resp_" + uuid.uuid4().hex
+        self._id = "resp_" + fresh_id()
         self._created = int(time.time())
         self._model = model
         self._stream = EventStream()
