@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -108,6 +110,18 @@ def granted() -> Callable[[Encoded | Refusal], Encoded]:
         return result
 
     return check
+
+
+@pytest.fixture(scope="session")
+def renderings() -> ModuleType:
+    """The module grammar_renderings.py beside this file."""
+    path = Path(__file__).with_name("grammar_renderings.py")
+    spec = importlib.util.spec_from_file_location("grammar_renderings", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 GRAMMAR_TOOLS = [

@@ -1,6 +1,6 @@
 """What holds for every grammar: calls come back, nothing is lost, a cut call is none, odd text costs little.
 
-Renderings are made here, one for each grammar, as the families' templates print them.
+Renderings are those of grammar_renderings.py, one for each grammar, as the families' templates print them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,237 +26,6 @@ THINK = ("<think>", "</think>")
 M3 = "]<]minimax[>["
 SLOW = [HealthCheck.too_slow]  # a busy machine draws nested values slowly
 
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _raw(value: Any) -> str:
-    return value if isinstance(value, str) else _dump(value)
-
-
-def _each(form: str, calls: Calls, between: str = "\n") -> str:
-    return between.join(
-        form.replace("@NAME", name).replace("@INDEX", str(index)).replace("@ARGS", _dump(arguments))
-        for index, (name, arguments) in enumerate(calls)
-    )
-
-
-def _tagged(head: str, parameter: str, tail: str, calls: Calls, between: str = "\n") -> str:
-    return between.join(
-        head.replace("@NAME", name)
-        + "".join(
-            parameter.replace("@KEY", key)
-            .replace("@STRING", str(isinstance(value, str)).lower())
-            .replace("@TYPE", "string" if isinstance(value, str) else "other")
-            .replace("@VALUE", _raw(value))
-            for key, value in arguments.items()
-        )
-        + tail
-        for name, arguments in calls
-    )
-
-
-def _gemma(value: Any) -> str:
-    if isinstance(value, str):
-        return f'<|"|>{value}<|"|>'
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_gemma(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(_gemma(item) for item in value) + "]"
-    return _dump(value)
-
-
-def _python(value: Any) -> str:
-    if isinstance(value, str):
-        text = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
-        return f"'{text}'"
-    return _dump(value) if isinstance(value, dict | list) else str(value)
-
-
-def _lfm2(calls: Calls) -> str:
-    inner = ", ".join(
-        f"{name}({', '.join(f'{key}={_python(value)}' for key, value in arguments.items())})"
-        for name, arguments in calls
-    )
-    return f"<|tool_call_start|>[{inner}]<|tool_call_end|>"
-
-
-RENDER: dict[str, Callable[[Calls], str]] = {
-    "hermes": lambda calls: _each('<tool_call>\n{"name": "@NAME", "arguments": @ARGS}\n</tool_call>', calls),
-    "qwen3_coder": lambda calls: _tagged(
-        "<tool_call>\n<function=@NAME>\n",
-        "<parameter=@KEY>\n@VALUE\n</parameter>\n",
-        "</function>\n</tool_call>",
-        calls,
-    ),
-    "glm": lambda calls: _tagged(
-        "<tool_call>@NAME\n",
-        "<arg_key>@KEY</arg_key>\n<arg_value>@VALUE</arg_value>\n",
-        "</tool_call>",
-        calls,
-    ),
-    "minimax_m2": lambda calls: (
-        "<minimax:tool_call>\n"
-        + _tagged(
-            '<invoke name="@NAME">\n', '<parameter name="@KEY">@VALUE</parameter>\n', "</invoke>\n", calls, ""
-        )
-        + "</minimax:tool_call>"
-    ),
-    "deepseek_dsml": lambda calls: (
-        "<｜DSML｜function_calls>\n"
-        + _tagged(
-            '<｜DSML｜invoke name="@NAME">\n',
-            '<｜DSML｜parameter name="@KEY" string="@STRING">@VALUE</｜DSML｜parameter>\n',
-            "</｜DSML｜invoke>\n",
-            calls,
-            "",
-        )
-        + "</｜DSML｜function_calls>"
-    ),
-    "deepseek_v3": lambda calls: (
-        "<｜tool▁calls▁begin｜>"
-        + _each(
-            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>@NAME\n```json\n@ARGS\n```<｜tool▁call▁end｜>", calls
-        )
-        + "<｜tool▁calls▁end｜>"
-    ),
-    "deepseek_v3_1": lambda calls: (
-        "<｜tool▁calls▁begin｜>"
-        + _each("<｜tool▁call▁begin｜>@NAME<｜tool▁sep｜>@ARGS<｜tool▁call▁end｜>", calls, "")
-        + "<｜tool▁calls▁end｜>"
-    ),
-    "kimi_k2": lambda calls: (
-        "<|tool_calls_section_begin|>"
-        + _each(
-            "<|tool_call_begin|>functions.@NAME:@INDEX<|tool_call_argument_begin|>@ARGS<|tool_call_end|>",
-            calls,
-            "",
-        )
-        + "<|tool_calls_section_end|>"
-    ),
-    "harmony": lambda calls: _each(
-        "<|start|>assistant<|channel|>commentary to=functions.@NAME"
-        " <|constrain|>json<|message|>@ARGS<|call|>",
-        calls,
-        "",
-    ),
-    "mistral": lambda calls: _each("[TOOL_CALLS]@NAME[CALL_ID]call0000@INDEX[ARGS]@ARGS", calls, ""),
-    "llama3_json": lambda calls: _each('{"name": "@NAME", "parameters": @ARGS}', calls, "; "),
-    "gemma4": lambda calls: "".join(
-        f"<|tool_call>call:{name}{_gemma(arguments)}<tool_call|>" for name, arguments in calls
-    ),
-    "lfm2": _lfm2,
-    "cohere": lambda calls: (
-        "<|START_ACTION|>[\n    "
-        + _each('{"tool_call_id": "@INDEX", "tool_name": "@NAME", "parameters": @ARGS}', calls, ",\n    ")
-        + "\n]<|END_ACTION|>"
-    ),
-}
-
-RENDER["kimi_k3"] = lambda calls: (
-    "<|open|>tools<|sep|>"
-    + _tagged(
-        '<|open|>call tool="@NAME" index="1"<|sep|>',
-        '<|open|>argument key="@KEY" type="@TYPE"<|sep|>@VALUE<|close|>argument<|sep|>',
-        "<|close|>call<|sep|>",
-        calls,
-        "",
-    )
-    + "<|close|>tools<|sep|>"
-)
-RENDER["json_list"] = lambda calls: (
-    "<TOOLCALL>[" + _each('{"name": "@NAME", "arguments": @ARGS}', calls, ", ") + "]</TOOLCALL>"
-)
-
-RENDER["apertus"] = lambda calls: (
-    "<|tools_prefix|>[" + _each('{"@NAME": @ARGS}', calls, ", ") + "]<|tools_suffix|>"
-)
-RENDER["seed_oss"] = lambda calls: _tagged(
-    "<seed:tool_call>\n<function=@NAME>\n",
-    "<parameter=@KEY>@VALUE</parameter>\n",
-    "</function>\n</seed:tool_call>",
-    calls,
-)
-RENDER["hunyuan3"] = lambda calls: (
-    "<tool_calls:opensource>\n"
-    + _tagged(
-        "<tool_call:opensource>@NAME<tool_sep:opensource>\n",
-        "<arg_key:opensource>@KEY</arg_key:opensource>\n"
-        "<arg_value:opensource>@VALUE</arg_value:opensource>\n",
-        "</tool_call:opensource>\n",
-        calls,
-        "",
-    )
-    + "</tool_calls:opensource>"
-)
-RENDER["minicpm5"] = lambda calls: _tagged(
-    '<function name="@NAME">', '<param name="@KEY">@VALUE</param>', "</function>", calls
-)
-
-
-def _elements(value: Any) -> str:
-    if isinstance(value, dict | list):
-        pairs = value.items() if isinstance(value, dict) else [("item", item) for item in value]
-        return "".join(f"{M3}<{key}>{_elements(item)}{M3}</{key}>" for key, item in pairs)
-    return _raw(value)
-
-
-RENDER["minimax_m3"] = lambda calls: (
-    f"{M3}<tool_call>\n"
-    + "".join(f'{M3}<invoke name="{name}">{_elements(arguments)}{M3}</invoke>\n' for name, arguments in calls)
-    + f"{M3}</tool_call>"
-)
-
-
-def _has_only_texts(value: Any) -> bool:
-    """Elements name no types: below a parameter a schema must, and what is empty looks like no text."""
-    if isinstance(value, dict):
-        return set(value) - {"item"} != set() and all(map(_has_only_texts, value.values()))
-    return (
-        bool(value) and all(map(_has_only_texts, value))
-        if isinstance(value, list)
-        else isinstance(value, str)
-    )
-
-
-AMBIGUOUS = {
-    "seed_oss": r"</parameter>\s*(?:<parameter=|</function>)|</seed:tool_call>\s*<seed:tool_call>",
-    "hunyuan3": r"</arg_value:opensource>\s*(?:<arg_key:|</tool_call:)|</tool_call:opensource>\s*<",
-    "minicpm5": r"</param>\s*(?:<param name=|</function>)|</function>\s*<function name=|^<!\[CDATA\[",
-    "minimax_m3": r"\]<\]minimax\[>\[",
-    "kimi_k3": r"<\|close\|>argument<\|sep\|>\s*<\||<\|close\|>call<\|sep\|>\s*<\|",
-    "qwen3_coder": r"</parameter>\s*(?:<parameter=|</function>)|</function>\s*</tool_call>\s*<tool_call>",
-    "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|</tool_call>\s*<tool_call>",
-    "minimax_m2": r"</parameter>\s*(?:<parameter name=|</invoke>)|</invoke>\s*<",
-    "deepseek_dsml": r"</｜DSML｜parameter>\s*(?:<｜DSML｜parameter|</｜DSML｜invoke>)|</｜DSML｜invoke>\s*<",
-    "gemma4": r'<\|"\|>\s*[,}\]:]|<tool_call\|>\s*<\|tool_call>',
-    "lfm2": r"<\|tool_call_end\|>\s*<\|tool_call_start\|>",
-}
-"""Raw text that a grammar cannot tell from its own frame: no value may hold it."""
-
-CLOSE = {
-    "apertus": "<|tools_suffix|>",
-    "seed_oss": "</seed:tool_call>",
-    "hunyuan3": "</tool_call:opensource>",
-    "minicpm5": "</function>",
-    "minimax_m3": "]<]minimax[>[</invoke>",
-    "hermes": "</tool_call>",
-    "qwen3_coder": "</tool_call>",
-    "glm": "</tool_call>",
-    "minimax_m2": "</invoke>",
-    "deepseek_dsml": "</｜DSML｜invoke>",
-    "deepseek_v3": "<｜tool▁call▁end｜>",
-    "deepseek_v3_1": "<｜tool▁call▁end｜>",
-    "kimi_k2": "<|tool_call_end|>",
-    "harmony": "<|call|>",
-    "gemma4": "<tool_call|>",
-    "lfm2": "<|tool_call_end|>",
-    "cohere": "<|END_ACTION|>",
-    "kimi_k3": "<|close|>call<|sep|>",
-    "json_list": "</TOOLCALL>",
-}
-"""What ends a call; the others' calls end with the turn alone."""
 
 MARKS = (
     *("<|tools_prefix|>", "<|tools_suffix|>", "<seed:tool_call>", "</seed:tool_call>", '{"f": {}}'),
@@ -308,7 +77,7 @@ CALLS = st.lists(
     min_size=1,
     max_size=3,
 )
-GRAMMAR = st.sampled_from(sorted(RENDER))
+GRAMMAR = st.sampled_from(sorted(GRAMMARS))
 TYPES = {
     str: "string",
     int: "integer",
@@ -351,37 +120,20 @@ def _parse(name: str, text: str, calls: Calls, finish_reason: str = "stop") -> P
     )
 
 
-def _speaks(name: str, calls: Calls) -> bool:
-    """Whether the grammar can write these calls so that they can be told from its frame."""
-    texts = [text for _, arguments in calls for text in _strings(arguments)]
-    if name == "minimax_m3":
-        nested = [value for _, arguments in calls for value in arguments.values()]
-        if not all(_has_only_texts(value) for value in nested if isinstance(value, dict | list)):
-            return False
-    pattern = AMBIGUOUS.get(name)
-    return pattern is None or not any(re.search(pattern, text) for text in texts)
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [text for item in value.values() for text in _strings(item)]
-    return [text for item in value for text in _strings(item)] if isinstance(value, list) else []
-
-
-def test_every_grammar_has_a_rendering_here() -> None:
-    assert sorted(RENDER) == sorted(GRAMMARS)
+def test_every_grammar_has_a_rendering_here(renderings: ModuleType) -> None:
+    assert sorted(renderings.RENDER) == sorted(GRAMMARS)
 
 
 @given(name=GRAMMAR, calls=CALLS.map(_named_apart), before=st.sampled_from(["", "Look.", "é 👩‍👩‍👧 {x}"]))
 @settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
-def test_calls_come_back_as_they_were_rendered(name: str, calls: Calls, before: str) -> None:
-    if not _speaks(name, calls):
+def test_calls_come_back_as_they_were_rendered(
+    renderings: ModuleType, name: str, calls: Calls, before: str
+) -> None:
+    if not renderings.speaks(name, calls):
         return
     if name in {"llama3_json", "harmony"}:
         before = ""
-    turn = _parse(name, before + RENDER[name](calls), calls)
+    turn = _parse(name, before + renderings.RENDER[name](calls), calls)
     assert [(call.name, call.arguments) for call in turn.tool_calls] == calls
     for call, (_, arguments) in zip(turn.tool_calls, calls, strict=True):
         assert list(map(type, call.arguments.values())) == list(map(type, arguments.values()))
@@ -397,15 +149,17 @@ def test_calls_come_back_as_they_were_rendered(name: str, calls: Calls, before: 
     reason=st.sampled_from(["length", "abort"]),
 )
 @settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
-def test_a_cut_turn_calls_only_what_was_whole(name: str, calls: Calls, cut: float, reason: str) -> None:
-    if not _speaks(name, calls):
+def test_a_cut_turn_calls_only_what_was_whole(
+    renderings: ModuleType, name: str, calls: Calls, cut: float, reason: str
+) -> None:
+    if not renderings.speaks(name, calls):
         return
-    text = RENDER[name](calls)
+    text = renderings.RENDER[name](calls)
     kept = text[: int(cut * (len(text) - 1))]
     turn = _parse(name, kept, calls, reason)
     found = [(call.name, call.arguments) for call in turn.tool_calls]
     assert found == calls[: len(found)]
-    close = CLOSE.get(name)
+    close = renderings.CLOSE.get(name)
     whole = len(text) + 1 if close is None else text.rindex(close) + len(close)
     assert len(found) < len(calls) or len(kept) >= whole
     assert found or turn.content == kept
@@ -448,12 +202,12 @@ def test_the_pieces_of_any_text_are_the_text(soup: _Soup, is_open: bool, reason:
 @given(name=GRAMMAR, calls=CALLS.map(_named_apart), sizes=st.lists(st.integers(1, 7), max_size=80))
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
 def test_how_a_turn_was_split_into_ids_changes_nothing(
-    toy: ChatCodec, name: str, calls: Calls, sizes: list[int]
+    toy: ChatCodec, renderings: ModuleType, name: str, calls: Calls, sizes: list[int]
 ) -> None:
     codec = toy.with_profile(
         replace(toy.profile, tool_grammar=name, reasoning_tags=None if name == "harmony" else THINK)
     )
-    text = ("" if name == "llama3_json" else "café 👩‍👩‍👧 ") + RENDER[name](calls)
+    text = ("" if name == "llama3_json" else "café 👩‍👩‍👧 ") + renderings.RENDER[name](calls)
     ids: list[int] = []
     position = 0
     for size in sizes:
@@ -464,9 +218,9 @@ def test_how_a_turn_was_split_into_ids_changes_nothing(
     assert codec.parse(ids, reasoning_open=False, finish_reason="stop", tools=_tools(calls)) == whole
 
 
-@pytest.mark.parametrize("name", sorted(RENDER))
-def test_hostile_text_is_parsed_in_linear_time(name: str) -> None:
-    one = RENDER[name]([("f", {"a": "x", "b": [1, {"c": "y"}]})])
+@pytest.mark.parametrize("name", sorted(GRAMMARS))
+def test_hostile_text_is_parsed_in_linear_time(renderings: ModuleType, name: str) -> None:
+    one = renderings.RENDER[name]([("f", {"a": "x", "b": [1, {"c": "y"}]})])
     units = [
         one,
         one[:-1],
