@@ -74,7 +74,9 @@ def inside_python() -> tuple[str, str]:
 @pytest.fixture
 async def bubblewrap(tmp_path: Path, inside_python: tuple[str, str]) -> AsyncIterator[BubblewrapProvider]:
     """A real provider. Where user namespaces are forbidden the probe fails and says how to allow them."""
-    provider = BubblewrapProvider(runtime_dir=tmp_path / "sandboxes", interpreter=inside_python[0])
+    provider = BubblewrapProvider(
+        runtime_dir=tmp_path / "sandboxes", interpreter=inside_python[0], reaper=False
+    )
     await provider.probe()
     try:
         yield provider

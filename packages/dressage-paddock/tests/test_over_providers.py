@@ -15,6 +15,7 @@ from dressage_paddock import (
     WhiteboxPaddock,
 )
 from dressage_paddock.fake import ScriptedGateway, call, say
+from dressage_sandbox import Feature
 from dressage_sandbox.container import ContainerProvider
 from dressage_sandbox.container.standin import EngineStandIn
 
@@ -55,6 +56,8 @@ async def checked(view) -> Grade:
 @pytest.mark.parametrize("grade_in", list(GradePlace))
 async def test_a_whitebox_rollout_is_the_same_over_each_provider(place, grade_in):
     provider, left = place
+    if grade_in is GradePlace.QUIET and Feature.QUIET not in provider.features:
+        pytest.skip("this provider cannot end what was left running, and says so")
     gateway = ScriptedGateway(SCRIPT)
     hooks = Hooks(grade=checked, grade_in=grade_in)
     async with gateway.client() as http:

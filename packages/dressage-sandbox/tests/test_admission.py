@@ -56,6 +56,19 @@ async def test_a_turn_that_comes_as_its_caller_leaves_is_the_next_ones() -> None
     assert admission.taken == 1
 
 
+async def test_a_place_that_is_given_back_as_the_only_waiter_leaves_is_free_for_the_next_caller() -> None:
+    admission = Admission(1, 10)
+    await admission.enter(0)
+    leaving = asyncio.ensure_future(admission.enter(60))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    admission.leave()  # before the one that was cancelled could say so
+    async with asyncio.timeout(5):
+        await admission.enter(60)
+    await asyncio.wait({leaving})
+    assert (admission.taken, admission.waiting) == (1, 0)
+
+
 async def test_callers_who_left_do_not_pile_up_while_nobody_gives_a_place_back() -> None:
     admission = Admission(1, 10)
     await admission.enter(0)

@@ -30,8 +30,11 @@ class Admission:
         self._numbers = itertools.count()
         self._queue: list[tuple[float, int, asyncio.Future[None]]] = []
         self.taken = 0
-        self.waiting = 0
-        """How many wait."""
+
+    @property
+    def waiting(self) -> int:
+        """How many wait. Not counted along: who is cancelled waits no more before it can say so itself."""
+        return sum(not entry[2].done() for entry in self._queue)
 
     async def enter(self, wait_s: float) -> None:
         """Take a place, within ``wait_s`` seconds.
@@ -51,7 +54,6 @@ class Admission:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         heapq.heappush(self._queue, (loop.time() + wait_s, next(self._numbers), turn))
-        self.waiting += 1
         try:
             async with asyncio.timeout(wait_s):
                 await turn
@@ -60,7 +62,6 @@ class Admission:
                 self.leave()
             else:
                 turn.cancel()
-                self.waiting -= 1
                 self._forget_who_left()
             if isinstance(error, TimeoutError):
                 raise Full(f"all {self._most} sandboxes were in use for {wait_s:g} s") from None
@@ -72,12 +73,11 @@ class Admission:
             _, _, turn = heapq.heappop(self._queue)
             if not turn.done():
                 turn.set_result(None)
-                self.waiting -= 1
                 return
         self.taken -= 1
 
     def _forget_who_left(self) -> None:
-        """Keep the queue no longer than twice those who wait, at a constant cost for each that leaves."""
+        """Keep the queue no longer than twice those who wait, and some."""
         if len(self._queue) > 2 * self.waiting + _FEW:
             self._queue = [entry for entry in self._queue if not entry[2].done()]
             heapq.heapify(self._queue)

@@ -95,6 +95,8 @@ class Watch:
     def start(self) -> None:
         """Start one, if none watches. Blocks for as long as a small Python takes to start: for a thread."""
         with self._starting:
+            if self.watched:  # another create of this process had one started just now
+                return
             command = [sys.executable, *FLAGS, "-c", _PROGRAM, str(Path(__file__).parent), str(self._folder)]
             try:
                 done = subprocess.run(
