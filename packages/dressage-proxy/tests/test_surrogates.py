@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 HALF = "cut \ud83d"
 MENDED = "cut \N{REPLACEMENT CHARACTER}"
-ANY_TEXT = st.text(st.characters(categories=["L", "N", "Cs", "So"]), max_size=6)
+ANY_TEXT = st.text(st.sampled_from("aé😀\\\ud83d\ude00\ud800"), max_size=6)
 VALUES = st.recursive(
     ANY_TEXT | st.integers(-(2**63), 2**63) | st.none() | st.booleans(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
@@ -20,6 +20,7 @@ BASH = {"name": "shell", "input_schema": {"type": "object", "properties": {"a": 
 
 @given(VALUES)
 def test_every_text_of_a_body_can_be_written_as_utf8_and_the_rest_is_as_it_was(value):
+    value = json.loads(json.dumps(value))  # two halves side by side are a character in JSON
     read, mended = load_json(json.dumps(value).encode())
     assert read == whole(value)
     json.dumps(read, ensure_ascii=False).encode()
