@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from dressage_proxy import composing, echoes, planning
+from dressage_proxy import composing, echoes, planning, recents
 from dressage_proxy.replay import __main__ as command
 from dressage_proxy.replay.synthetic import synthetic_rows
 from dressage_proxy.replay.table import table
@@ -49,7 +49,7 @@ async def test_an_echo_that_is_tokenised_again_is_seen(tmp_path, toy_folder, mon
 
 
 async def test_a_branch_without_a_reason_is_seen(tmp_path, toy_folder, monkeypatch):
-    monkeypatch.setattr(planning, "pin_volatile", lambda pinned, raw: list(raw))
+    monkeypatch.setattr(recents, "pin_volatile", lambda pinned, raw: list(raw))
     (claude,) = [run for run in some("bad_calls") if run.agent == "claude"]
     (finding,) = await command.replay([claude], tmp_path, toy_folder)
     assert any("unexplained branch" in problem for problem in finding.problems)

@@ -17,18 +17,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from dressage_proxy.asgi import Receive, Scope, Send
 from dressage_proxy.committing import Committer
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.control import control_router, health_router
 from dressage_proxy.controller import Controller
-from dressage_proxy.dataplane import DataPlane, Receive, Scope, Send
+from dressage_proxy.dataplane import DataPlane
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.errors import RequestError
 from dressage_proxy.generation import Generator
 from dressage_proxy.hooks import Hooks, ToolHook
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
-from dressage_proxy.sessions import Sessions, Store
+from dressage_proxy.sessions import Sessions
+from dressage_proxy.store import Store
 
 _EXPIRE_EVERY_S = 5.0
 log = logging.getLogger("dressage.proxy")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dressage_store import StoreError
-
+from dressage_proxy.asgi import Receive, Scope, Send, as_request_errors, retry_after, send_reply, until_gone
 from dressage_proxy.attempts import Attempt
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer
@@ -27,11 +23,6 @@ from dressage_proxy.session import Session
 from dressage_proxy.sessions import Sessions
 from dressage_proxy.surrogates import HALVES_NOTE, load_json
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-_JSON = (b"content-type", b"application/json")
 _SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 _COUNT = "v1/messages/count_tokens"
 _DIALECTS: Mapping[str, Dialect] = {
@@ -45,9 +36,6 @@ _ROUTES = (
     "there are v1/chat/completions, v1/responses, v1/messages and v1/messages/count_tokens"
 )
 _ANTHROPIC_HEADER = "anthropic-version"
-_RETRY_AFTER_S = 1.0
-"""What a refusal that may pass says where nothing better is known: agents give up where nothing is said."""
-log = logging.getLogger("dressage.proxy")
 
 
 class DataPlane:
@@ -67,7 +55,7 @@ class DataPlane:
         rest = rest.rstrip("/")
         dialect = _DIALECTS.get(rest) or (MESSAGES if _ANTHROPIC_HEADER in headers else CHAT)
         try:
-            with _as_request_errors():
+            with as_request_errors():
                 if first != "s":
                     raise NotFoundError(
                         f"no route {scope['method']} {scope['path']}: the session id is missing",
@@ -84,7 +72,7 @@ class DataPlane:
             status = 499
         except RequestError as error:
             status = error.status
-            await _send(send, status, dialect.error_body(error), _retry_after(error))
+            await send_reply(send, status, dialect.error_body(error), retry_after(error))
         finally:
             self._metrics.requests.labels(dialect.name, str(status)).inc()
 
@@ -105,13 +93,13 @@ class DataPlane:
         elif rest.startswith("v1/models/"):
             name = rest.removeprefix("v1/models/")
             body = dumps(MESSAGES.model_entry(name) if dialect is MESSAGES else model_entry(name))
-        await _send(send, 200, b"" if method == "HEAD" else body)
+        await send_reply(send, 200, b"" if method == "HEAD" else body)
 
     async def _count(self, call: _Call) -> None:
         body, _ = await self._body(call)
         request = MESSAGES.parse(body, call.headers, Memo())
         tokens = await self._pipeline.count(call.session, request)
-        await _send(call.send, 200, MESSAGES.count_body(tokens))
+        await send_reply(call.send, 200, MESSAGES.count_body(tokens))
 
     async def _answer(self, call: _Call) -> None:
         body, mended = await self._body(call)
@@ -125,7 +113,7 @@ class DataPlane:
             return
         stream = _Stream(call.send, writer, self._config.keepalive_s)
         try:
-            with _as_request_errors():
+            with as_request_errors():
                 attempt, reply = await self._made(call, request, stream)
         except RequestError as error:
             if not stream.started:
@@ -143,7 +131,7 @@ class DataPlane:
         if stream is not None:
             stream.joined(attempt)
             keepalive_s = stream.keepalive_s
-        gone = asyncio.create_task(_gone(call.receive))
+        gone = asyncio.create_task(until_gone(call.receive))
         ended = False
         try:
             while not attempt.task.done():
@@ -180,7 +168,7 @@ class DataPlane:
             if stream is not None:
                 await stream.end(body)
             else:
-                await _send(call.send, 200, body)
+                await send_reply(call.send, 200, body)
         except OSError as error:
             self._pipeline.lost(call.session, attempt, reply)
             raise ClientGoneError("the client closed the connection") from error
@@ -267,40 +255,3 @@ class _Stream:
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _SSE})
-
-
-@contextmanager
-def _as_request_errors() -> Iterator[None]:
-    """Whatever fails inside is told in the dialect's own shape."""
-    try:
-        yield
-    except (RequestError, ClientGoneError):
-        raise
-    except RecursionError as error:
-        raise RequestError("the request is nested too deeply", code="too_deep") from error
-    except (OSError, StoreError) as error:
-        log.exception("the store failed")
-        raise RequestError(
-            f"the store failed: {error}", code="store_failed", status=503, retry_after_s=5
-        ) from error
-    except Exception as error:
-        log.exception("a request failed")
-        raise RequestError("the proxy failed, see its log", code="internal_error", status=500) from error
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _send(send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [_JSON, length, *extra]})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _retry_after(error: RequestError) -> list[tuple[bytes, bytes]]:
-    delay = error.retry_after_s
-    if delay is None and (error.status == 429 or error.status >= 500):
-        delay = _RETRY_AFTER_S
-    return [] if delay is None else [(b"retry-after", str(max(1, math.ceil(delay))).encode())]

@@ -22,6 +22,7 @@ from dressage_proxy.engine.wire import NOTHING, Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError
 from dressage_proxy.fresh import fresh_id
 from dressage_proxy.sampling import Effective
+from dressage_proxy.stopping import cut_at_stop
 from dressage_proxy.versions import VersionBudget
 
 _T = TypeVar("_T", bound=np.generic)
@@ -32,8 +33,6 @@ _BACKOFF_CAP_S = 5.0
 _WISH_CAP_S = 30.0
 """An engine that wishes to be left alone for longer is asked again after this: a turn must not hang."""
 _DRAIN_S = 2.0
-_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What the bytes of a character decode to before its last id."""
 _REPEAT_ABORT_S = 0.25
 
 
@@ -226,7 +225,7 @@ class Generator:
         """Put a call's output into the reply, up to what ends it."""
         if len(result.output_ids) > asked.left:
             result = replace(result, untrainable=LossCause.MISALIGNED.value)
-        kept, finish, matched = self._cut_at_stop(reply, result, asked.stop)
+        kept, finish, matched = cut_at_stop(self._decode, reply.ids, result, asked.stop)
         if len(kept.output_ids) or finish != "abort":
             reply.pieces.append(kept)
             reply.calls.append(
@@ -259,40 +258,6 @@ class Generator:
         if task.cancelled() or task.exception() is not None:
             return NOTHING
         return task.result()
-
-    def _cut_at_stop(
-        self, reply: Reply, result: CallResult, stop: Sequence[str]
-    ) -> tuple[CallResult, str, int | str | None]:
-        """The call, cut after the id that completed a stop string, with how the reply ends and at what.
-
-        A decoding step may go past the stop string that the engine names. One that a pause split
-        is seen by no engine, since each call looks at its own output alone: then the reply's text tells.
-        """
-        named = result.matched if result.finish_reason == "stop" and result.matched else None
-        unchanged = result, result.finish_reason, result.matched
-        if not isinstance(named, str) and not (stop and reply.pieces and len(result.output_ids)):
-            return unchanged
-        before = reply.ids
-        ids = np.concatenate([before, result.output_ids])
-        text = self._decode(ids)
-        place, found = text.rfind(named) if isinstance(named, str) else -1, named
-        if reply.pieces:
-            border = len(self._decode(before).rstrip(_UNFINISHED))
-            split = [(text.find(end, max(0, border - len(end) + 1)), end) for end in stop]
-            split = [(start, end) for start, end in split if 0 <= start < border]
-            if isinstance(named, str) and place + len(named) <= border:
-                place = -1  # of an earlier call: not what ended this one
-            place, found = min(split, default=(place, found), key=lambda item: item[0])
-        if place < 0 or not isinstance(found, str):
-            return unchanged
-        low, high = 0, len(result.output_ids)
-        while low < high:
-            middle = (low + high) // 2
-            if self._decode(ids[: len(before) + middle]).rfind(found) >= place:
-                high = middle
-            else:
-                low = middle + 1
-        return result.first(low), "stop", found
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any
 
 from dressage_segments import (
     FailureClass,
     Final,
     LogRecord,
     SegmentsError,
-    SegmentSink,
-    SegmentSource,
     SessionInfo,
     Trajectory,
     TrajectoryTree,
     final_from_record,
     final_to_record,
     finalize,
-    open_to_record,
     tree_from_records,
 )
 from dressage_store import CorruptStoreError, FilesStore, StoreError
@@ -34,30 +31,17 @@ from dressage_proxy.controller import Controller
 from dressage_proxy.echoes import Echoes
 from dressage_proxy.errors import ConflictError, GoneError, NotFoundError, RequestError
 from dressage_proxy.metrics import Metrics
+from dressage_proxy.opening import Opened, lower
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.session import Session, State, Summary
 from dressage_proxy.session_ids import new_session_id
-from dressage_proxy.versions import VersionBudget
+from dressage_proxy.store import Store
 
 log = logging.getLogger("dressage.proxy")
 _GENERATION = 1
 _EXPIRED = "expired"
 """In the outcome of a session that ended by itself."""
 _ENDED = {EntryState.ACKED: State.FINALIZED, EntryState.DROPPED: State.DELETED}
-
-
-_N = TypeVar("_N", int, float)
-
-
-def _lower(one: _N | None, other: _N | None) -> _N | None:
-    """The lower of two ceilings, of which each may be absent."""
-    given = [value for value in (one, other) if value is not None]
-    return min(given, default=None)
-
-
-@runtime_checkable
-class Store(SegmentSink, SegmentSource, Protocol):
-    """What the proxy needs: both sides of the store contract."""
 
 
 class Sessions:
@@ -102,30 +86,12 @@ class Sessions:
             )
         session_id = new_session_id(self._config.shard, self._config.shards)
         info = SessionInfo(session_id, info.instance_id, info.group_id, info.rollout_id or session_id)
-        extra = {
-            "sampling": sampling.model_dump(exclude_none=True),
-            "limits": limits.model_dump(exclude_none=True),
-            "labels": dict(labels),
-            "thinking": thinking,
-        }
-        self._store.append(session_id, open_to_record(info, extra))
-        session = self._made(info, TrajectoryTree(info), sampling, limits, labels, thinking)
+        opened = Opened(sampling, limits, dict(labels), thinking)
+        self._store.append(session_id, opened.record(info))
+        session = opened.session(TrajectoryTree(info), self._config)
         self._sessions[session_id] = session
         self._metrics.sessions.set(len(self._sessions))
         return session
-
-    def _made(
-        self,
-        info: SessionInfo,
-        tree: TrajectoryTree,
-        sampling: Sampling,
-        limits: Limits,
-        labels: Mapping[str, str],
-        thinking: ThinkingPolicy,
-    ) -> Session:
-        versions = VersionBudget(_lower(self._config.max_version_switches, limits.max_version_switches))
-        now = asyncio.get_running_loop().time()
-        return Session(info, tree, sampling, limits, dict(labels), thinking, versions=versions, touched=now)
 
     def find(self, session_id: str) -> Session:
         """A session in memory, whatever its state. Raises NotFoundError, or GoneError for one that was
@@ -280,7 +246,7 @@ class Sessions:
         return ended
 
     def _idle(self, session: Session, now: float) -> bool:
-        limit = _lower(self._config.idle_timeout_s, session.limits.idle_timeout_s)
+        limit = lower(self._config.idle_timeout_s, session.limits.idle_timeout_s)
         if limit is None or session.state is not State.OPEN:
             return False
         if session.ending:  # one that was ended and could not be published is tried again
@@ -316,15 +282,7 @@ class Sessions:
             self._ended[session_id] = State.DELETED
             return
         tree = tree_from_records(records)
-        extra = records[0].meta.get("extra", {})
-        session = self._made(
-            tree.info,
-            tree,
-            Sampling.model_validate(extra.get("sampling", {})),
-            Limits.model_validate(extra.get("limits", {})),
-            extra.get("labels", {}),
-            extra.get("thinking", "keep"),
-        )
+        session = Opened.of(records[0]).session(tree, self._config)
         for turn in tree.turns:
             session.remember(turn)
         for record in records:

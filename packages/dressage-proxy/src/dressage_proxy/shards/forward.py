@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from dressage_proxy.dataplane import Receive, Scope, Send
+from dressage_proxy.asgi import Receive, Scope, Send
 
 _HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"trailer"))
 _PATIENCE_S = 20.0

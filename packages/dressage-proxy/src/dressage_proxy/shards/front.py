@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from dressage_proxy.dataplane import Receive, Scope, Send
+from dressage_proxy.asgi import Receive, Scope, Send
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Answer, Peer, refuse

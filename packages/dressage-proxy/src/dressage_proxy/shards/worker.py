@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dressage_proxy.app import Proxy, running
-from dressage_proxy.dataplane import Receive, Scope, Send
+from dressage_proxy.asgi import Receive, Scope, Send
 from dressage_proxy.serving import Server, http_server, serving, settle_garbage_collector, stop_event
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.forward import Peer

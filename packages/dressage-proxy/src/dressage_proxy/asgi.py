@@ -1,0 +1,62 @@
+"""ASGI as the data plane speaks it: a whole reply, an error in its place, whether the client is there."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+from dressage_store import StoreError
+
+from dressage_proxy.errors import ClientGoneError, RequestError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_JSON = (b"content-type", b"application/json")
+_RETRY_AFTER_S = 1.0
+"""What a refusal that may pass says where nothing better is known: agents give up where nothing is said."""
+log = logging.getLogger("dressage.proxy")
+
+
+@contextmanager
+def as_request_errors() -> Iterator[None]:
+    """Whatever fails inside is told in the dialect's own shape."""
+    try:
+        yield
+    except (RequestError, ClientGoneError):
+        raise
+    except RecursionError as error:
+        raise RequestError("the request is nested too deeply", code="too_deep") from error
+    except (OSError, StoreError) as error:
+        log.exception("the store failed")
+        raise RequestError(
+            f"the store failed: {error}", code="store_failed", status=503, retry_after_s=5
+        ) from error
+    except Exception as error:
+        log.exception("a request failed")
+        raise RequestError("the proxy failed, see its log", code="internal_error", status=500) from error
+
+
+async def until_gone(receive: Receive) -> None:
+    """Until the client has closed the connection; to be asked after its request was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_reply(send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """A whole reply in JSON, with further headers."""
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [_JSON, length, *extra]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def retry_after(error: RequestError) -> list[tuple[bytes, bytes]]:
+    """The header that says when to come again; none where that would change nothing."""
+    delay = error.retry_after_s
+    if delay is None and (error.status == 429 or error.status >= 500):
+        delay = _RETRY_AFTER_S
+    return [] if delay is None else [(b"retry-after", str(max(1, math.ceil(delay))).encode())]
