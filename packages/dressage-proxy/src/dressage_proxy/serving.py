@@ -18,6 +18,44 @@ _GC_YOUNG = 20_000
 _GRACE_S = 10
 
 
+class OneWrite:
+    """A transport whose writes leave together at the end of the event loop's round: a reply's headers and its
+    body are one system call, and the client wakes up once."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._waiting: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send with what else is written in this round."""
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append(data)
+
+    def flush(self) -> None:
+        """Send what waits now."""
+        waiting, self._waiting = self._waiting, []
+        if waiting and not self._transport.is_closing():
+            self._transport.write(b"".join(waiting))
+
+    def close(self) -> None:
+        """Close after what waits."""
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, over such a transport."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """asyncio.Protocol."""
+        super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
+
+
 class Server(uvicorn.Server):
     """Leaves signals to its caller: several servers share a process."""
 
@@ -31,14 +69,14 @@ class Server(uvicorn.Server):
         await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
 
     def _protocol(self) -> asyncio.Protocol:
-        return HttpToolsProtocol(self.config, self.server_state, {})
+        return Protocol(self.config, self.server_state, {})
 
 
 def http_server(app: object) -> Server:
     """A server of an ASGI application, not started."""
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="off",
         access_log=False,

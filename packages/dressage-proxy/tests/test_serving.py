@@ -1,0 +1,72 @@
+"""Replies leave in one write, whole and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+import pytest
+from dressage_proxy.serving import OneWrite, http_server, serving
+
+
+class Transport:
+    """Notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.done.append(data)
+
+    def close(self) -> None:
+        self.done.append("closed")
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_extra_info(self, name: str) -> str:
+        return name
+
+
+async def test_what_is_written_in_one_round_leaves_as_one() -> None:
+    inner = Transport()
+    outer: Any = OneWrite(inner, asyncio.get_running_loop())  # type: ignore[arg-type]
+    outer.write(b"head")
+    outer.write(b"body")
+    assert inner.done == []
+    await asyncio.sleep(0)
+    assert inner.done == [b"headbody"]
+    outer.write(b"more")
+    outer.close()
+    await asyncio.sleep(0)
+    assert inner.done == [b"headbody", b"more", "closed"]
+    outer.write(b"too late")
+    await asyncio.sleep(0)
+    assert inner.done[-1] == "closed"
+    assert outer.get_extra_info("peername") == "peername"
+
+
+@pytest.mark.parametrize(
+    "parts", [[b"one"], [b"one", b"two", b""], [b"x" * 3_000_000, b"y" * 3_000_000, b"z"]]
+)
+async def test_replies_arrive_whole(parts: Iterable[bytes]) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        *first, last = parts
+        for part in first:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await asyncio.sleep(0.001)
+        await send({"type": "http.response.body", "body": last})
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with serving([(http_server(app), listener)]), httpx.AsyncClient(base_url=url) as client:
+            for headers in ({}, {}, {"connection": "close"}):
+                assert (await client.post("/", content=b"{}", headers=headers)).content == b"".join(parts)
