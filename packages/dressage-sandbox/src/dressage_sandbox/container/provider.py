@@ -75,7 +75,6 @@ class ContainerProvider(RemoteProvider[RemoteSandbox]):
         """
         self._check(spec)
         engine = self._connected()
-        await self._sweep()
         name = f"dressage-{uuid.uuid4().hex}"
         return await self._made(self._make(engine, name, spec), lambda: self._remove(name))
 
@@ -98,6 +97,8 @@ class ContainerProvider(RemoteProvider[RemoteSandbox]):
     async def _make(self, engine: Engine, name: str, spec: SandboxSpec) -> RemoteSandbox:
         from ._engine import Container
 
+        await self._sweep()
+        self._check(spec)  # again: it may have been closed meanwhile
         self._records.prepare()
         self._notes.put(self._owner, name, engine.socket)  # first: so it is found even if we die here
         if self._watch.missing:

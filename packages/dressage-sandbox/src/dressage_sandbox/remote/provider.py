@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
@@ -37,7 +38,9 @@ class RemoteProvider(ABC, Generic[S]):
         self._tags = Tags()
         self._sandboxes: dict[str, S] = {}
         self._snapshots = Snapshots()
-        self._making: set[asyncio.Task[S]] = set()
+        self._creates = 0
+        self._changed = asyncio.Event()
+        """Set when a create or a clean-up has ended."""
         self._behind: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -76,13 +79,15 @@ class RemoteProvider(ABC, Generic[S]):
     async def _made(self, work: Coroutine[Any, Any, S], undo: Callable[[], Coroutine[Any, Any, None]]) -> S:
         """The sandbox that ``work`` makes. ``undo`` removes what a ``work`` that failed may have made."""
         making = asyncio.ensure_future(self._unless_closed(work))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
+        self._creates += 1
         try:
             return await asyncio.shield(making)
         except BaseException:
             self._go_on_behind(self._undo(making, undo))
             raise
+        finally:
+            self._creates -= 1
+            self._changed.set()
 
     async def _unless_closed(self, work: Coroutine[Any, Any, S]) -> S:
         sandbox = await work
@@ -119,6 +124,7 @@ class RemoteProvider(ABC, Generic[S]):
 
     def _done_behind(self, task: asyncio.Task[Any]) -> None:
         self._behind.discard(task)
+        self._changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a clean-up of %s failed; reap() removes what it left: %s", self._name, error)
 
@@ -143,9 +149,11 @@ class RemoteProvider(ABC, Generic[S]):
         self._closed = True
         ends = [sandbox.terminate() for sandbox in list(self._sandboxes.values())]
         results = await asyncio.gather(*ends, return_exceptions=True)
-        for under_way in (self._making, self._behind):  # a create that fails has its clean-up go on behind
-            if under_way:
-                await asyncio.wait(set(under_way), timeout=_CLEAN_UP_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLEAN_UP_S):
+                while self._creates or self._behind:  # a create that fails has its clean-up go on behind
+                    self._changed.clear()
+                    await self._changed.wait()
         await self._snapshots.close()
         await self._disconnect()
         for result in results:
