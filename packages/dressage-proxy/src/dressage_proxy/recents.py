@@ -25,11 +25,13 @@ class Read:
     known: tuple[str, ...]
     as_came: bool
     """Each message stands for one of ``came``."""
+    calls_at: int
+    """Where in ``came`` the last message with calls is; -1 where none is."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Recent:
-    """A request seen before. ``calls_at`` is where its last message with calls is."""
+    """A request seen before, as :class:`Read` has it, with the keys of all its messages."""
 
     came: list[Any]
     raw: list[Any]
@@ -47,10 +49,14 @@ class _Recent:
         new = came[size:]
         if any(not isinstance(message, Mapping) or message.get("role") in _SYSTEM for message in new):
             return None
-        tail = came[self.calls_at :]  # whether calls are in order shows from message to message
+        # Whether calls are in order shows from one message with calls to the next.
+        tail = came[size if self.calls_at < 0 else self.calls_at :]
         if turn_by_turn(calls, tail, {})[0] is not tail:
             return None
-        return Read([*self.came, *new], [*self.raw, *new], handles, self.keys, as_came=True)
+        at = _last_calls(new)
+        calls_at = self.calls_at if at < 0 else size + at
+        whole = [*self.came, *new]
+        return Read(whole, [*self.raw, *new], handles, self.keys, as_came=True, calls_at=calls_at)
 
 
 class Recents:
@@ -74,7 +80,8 @@ class Recents:
                 return read
         said, moved = turn_by_turn(calls, came, handles)
         raw = pin_volatile(pinned, said)
-        return Read(came, raw, moved, self._known(raw), as_came=said is came)
+        known = self._known(raw)
+        return Read(came, raw, moved, known, as_came=said is came, calls_at=_last_calls(came))
 
     def _known(self, raw: Sequence[Any]) -> tuple[str, ...]:
         """Keys of the leading messages that an earlier request had, compared by value."""
@@ -92,9 +99,7 @@ class Recents:
     def note(self, read: Read, keys: tuple[str, ...]) -> None:
         """Keep a request with the keys of all its messages; the oldest of a few is dropped."""
         self._kept = [kept for kept in self._kept if keys[: len(kept.keys)] != kept.keys]
-        places = (at for at in range(len(read.came) - 1, -1, -1) if _has_calls(read.came[at]))
-        calls_at = next(places, len(read.came))
-        self._kept.append(_Recent(list(read.came), read.raw, keys, read.as_came, calls_at))
+        self._kept.append(_Recent(list(read.came), read.raw, keys, read.as_came, read.calls_at))
         del self._kept[:-_KEPT]
 
     def clear(self) -> None:
@@ -102,5 +107,9 @@ class Recents:
         self._kept.clear()
 
 
-def _has_calls(message: Any) -> bool:
-    return isinstance(message, Mapping) and bool(message.get("tool_calls"))
+def _last_calls(messages: Sequence[Any]) -> int:
+    """Where the last message with calls is; -1 where none is."""
+    for at in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[at], Mapping) and messages[at].get("tool_calls"):
+            return at
+    return -1
