@@ -34,12 +34,13 @@ class VersionBudget:
 
     def sees(self, versions: NDArray[np.int32]) -> None:
         """Count the switches in the versions of further tokens, int32 [N]."""
-        known = versions[versions != UNKNOWN_VERSION]
-        if not len(known):
+        known = versions
+        if len(versions) and not (versions == versions[0]).all():
+            known = versions[versions != UNKNOWN_VERSION]
+        if not len(known) or known[0] == UNKNOWN_VERSION:
             return
-        if self.last == known[0] and (known == self.last).all():
-            return
-        self.used += int(np.count_nonzero(np.diff(known)))
+        if known is not versions:
+            self.used += int(np.count_nonzero(np.diff(known)))
         self.used += self.last not in (UNKNOWN_VERSION, int(known[0]))
         self.last = int(known[-1])
 
