@@ -32,6 +32,7 @@ def test_whatever_is_kept_a_prompt_is_its_ids(steps: list[tuple], limit: int) ->
             len(part) for walks_ in texts._kept.values() for walk_ in walks_.values() for part in walk_
         )
         assert texts.nbytes == held
+        assert all(len(kept) <= 4 for kept in texts._kept.values())
     for session in walks:
         texts.forget(session)
     assert texts.nbytes == 0

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 KEPT_BYTES = 1 << 26
 """What all sessions together may keep; the least used is made again when it is wanted."""
 
+_KEPT_WALKS = 4
+"""Of one session: what its main branch and a few sub-agents at once go on from."""
+
 
 def ids_text(ids: NDArray[np.int32]) -> bytes:
     """Ids int32 [T] as the inside of a JSON list."""
@@ -44,6 +47,8 @@ class IdTexts:
         walk = (prompt, ids_text(output))
         self.nbytes += sum(map(len, walk)) - sum(map(len, walks.pop(parent, ())))
         walks[turn] = walk
+        while len(walks) > _KEPT_WALKS:
+            self.nbytes -= sum(map(len, walks.pop(next(iter(walks)))))
         while self.nbytes > self._limit:
             self.forget(next(iter(self._kept)))
 
