@@ -66,6 +66,22 @@ async def test_c24_a_later_system_message_is_a_note_in_its_place_where_the_templ
     assert len((await rig.end(session)).segments) == 1
 
 
+async def test_a_developer_who_leads_is_the_system_where_the_template_drops_developers_beside_tools(over):
+    user = "{%- if message.role == 'user' or"
+    assert user in TEMPLATE
+    developers = (
+        "{%- if message.role == 'developer' and tools %}{%- elif message.role in ['user', 'developer'] or"
+    )
+    rig = await over(TEMPLATE.replace(user, developers))
+    session = await rig.open()
+    history = [said("developer", "A lead"), said("user", "go")]
+    first = await rig.chat(session, *history, tools=[RUN])
+    await rig.chat(session, *history, echo(first), said("user", "on"), tools=[RUN])
+    assert "A lead" in rig.codec.decode(rig.engine.requests[0].input_ids)
+    assert "noted" not in rig.tree(session).turn(0).extra
+    assert len((await rig.end(session)).segments) == 1
+
+
 async def test_c24_a_later_system_message_stays_one_where_the_template_takes_it(rig):
     session = await rig.open()
     await rig.chat(session, said("system", "A"), said("user", "go"), said("system", "B"))

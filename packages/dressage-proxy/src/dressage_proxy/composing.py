@@ -57,21 +57,21 @@ def compose(
     """Encode ``pieces`` after ``prefix`` (None: from the start) up to the generation prompt.
 
     Where the codec refuses to go on after a copied turn, all of them are rendered as text and counted. Where
-    it refuses that too, the conversation is adapted to what templates commonly do not take: system messages
-    in mid-conversation become notes of the user in their place, and messages of the user in a row one
-    message. Else so does this refuse.
+    it refuses that too, the conversation is adapted to what templates commonly do not take: a developer who
+    leads is the system, system messages in mid-conversation become notes of the user in their place, and
+    messages of the user in a row one message. Else so does this refuse.
     """
     encoder = _Encoder(codec, prefix, tools, template_kwargs, thinking)
     composed = _composed(encoder, pieces)
     if isinstance(composed, Composed) or composed.reason in _CUTS:
         return composed
     noted = _noted(pieces, started=prefix is not None)
-    notes = sum(one is not two for one, two in zip(pieces, noted, strict=True))
+    changed = [piece.message.role for piece, old in zip(noted, pieces, strict=True) if piece is not old]
     joined = _joined(noted)
-    for adapted, changes in ((noted, notes), (joined, len(pieces) - len(joined))):
+    for adapted, changes in ((noted, len(changed)), (joined, len(pieces) - len(joined))):
         again = _composed(encoder, adapted) if changes else composed
         if isinstance(again, Composed):
-            return replace(again, noted=notes, joined=len(pieces) - len(adapted))
+            return replace(again, noted=changed.count("user"), joined=len(pieces) - len(adapted))
     return composed
 
 
@@ -86,14 +86,18 @@ def _composed(encoder: _Encoder, pieces: Sequence[Piece]) -> Composed | Refusal:
 
 
 def _noted(pieces: Sequence[Piece], *, started: bool) -> list[Piece]:
-    """Pieces with the user's notes in place of system messages that do not lead the conversation."""
+    """Pieces with the user's notes in place of system messages that do not lead the conversation; who leads
+    it is the system."""
     adapted = []
     for piece in pieces:
         message = piece.message
-        later = started and message.role in _SYSTEM
-        started = started or message.role not in _SYSTEM
-        note = replace(message, role="user", content=NOTE_PREFIX + message.content)
-        adapted.append(replace(piece, message=note) if later else piece)
+        if message.role not in _SYSTEM:
+            started = True
+        elif started:
+            message = replace(message, role="user", content=NOTE_PREFIX + message.content)
+        elif message.role != "system":
+            message = replace(message, role="system")
+        adapted.append(piece if message is piece.message else replace(piece, message=message))
     return adapted
 
 
