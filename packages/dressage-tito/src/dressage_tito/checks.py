@@ -112,8 +112,10 @@ def _check_prefix(subject: Subject, conversation: Conversation) -> str | None:
     closed = _granted(codec.extend([*prompt, *cut], appended, conversation.tools))
     printed = dict(codec.profile.closing_stops)
     closing = [printed.get(token, token) for token in stop]
-    if cut[-len(closing) :] == closing:  # a message inside the turn ended there, as the turn itself does
-        closing = []
+    for count in range(len(closing), 0, -1):
+        if cut[-count:] == closing[:count]:  # a part of the turn ended there, or began to, as the turn does
+            closing = closing[count:]
+            break
     if closed.ids.tolist() != [*closing, *canonical.ids.tolist()]:
         raise Failed(f"a turn cut after {codec.decode(cut)!r} is not closed by {codec.decode(closing)!r}")
     if not closed.frame[0]:
