@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -197,11 +198,16 @@ def _render(template: ChatTemplate, row: Row, calls: Calls) -> tuple[str, bool]:
     return text, is_open
 
 
+_SPELLS_A_BORDER = re.compile(
+    r'</parameter>\\n|</(parameter|arg_value)>(\s|\\[nrtf]|\\u[0-9a-f]{4})*<|<\|\\"\|>'
+)
+"""In JSON: where a value ends and the next begins, with any white space between, or a value's own quotes."""
+
+
 def _told_apart(row: Row, calls: Calls) -> bool:
     """Whether the template's own text leaves no doubt where a value ends."""
     text = json.dumps([arguments for _, arguments in calls], ensure_ascii=False)
-    frames = ("</parameter><", "</parameter>\\n", "</arg_value><", '<|\\"|>')
-    if row.grammar in {"qwen3_coder", "glm", "minimax_m2", "gemma4"} and any(mark in text for mark in frames):
+    if row.grammar in {"qwen3_coder", "glm", "minimax_m2", "gemma4"} and _SPELLS_A_BORDER.search(text):
         return False
     return row.escapes or not ("'" in text or "\\\\" in text)
 
