@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -69,6 +69,10 @@ def saying(*parts: bytes, close: bool = False) -> Answer:
     return answer
 
 
+async def post(pool: HttpPool, url: str, body: Sequence[bytes]) -> HttpReply:
+    return await (await pool.begin(url, "/generate", body))
+
+
 @asynccontextmanager
 async def pooled(timeout_s: float = 5.0, connect_s: float = 5.0) -> AsyncIterator[HttpPool]:
     pool = HttpPool(timeout_s=timeout_s, connect_s=connect_s)
@@ -82,7 +86,7 @@ async def asked(answer: Answer, times: int = 1, **options: float) -> tuple[HttpR
     server = Server()
     async with server.serving(answer) as url, pooled(**options) as pool:
         for _ in range(times):
-            reply = await pool.post(url, "/generate", [b"{}"])
+            reply = await post(pool, url, [b"{}"])
     return reply, server
 
 
@@ -90,7 +94,7 @@ async def test_a_request_is_whole_and_its_connection_is_kept() -> None:
     server = Server()
     async with server.serving(saying(OK)) as url, pooled() as pool:
         for _ in range(3):
-            reply = await pool.post(f"{url}/base", "/generate", [b'{"a":', b"1}"])
+            reply = await post(pool, f"{url}/base", [b'{"a":', b"1}"])
             assert (reply.status, reply.body) == (200, b"hi")
     assert server.connections == 1
     head, body = server.requests[-1]
@@ -109,12 +113,12 @@ async def test_requests_at_once_have_connections_of_their_own() -> None:
 
     server = Server()
     async with server.serving(answer) as url, pooled() as pool:
-        tasks = [asyncio.create_task(pool.post(url, "/generate", [b"{}"])) for _ in range(5)]
+        tasks = [asyncio.create_task(post(pool, url, [b"{}"])) for _ in range(5)]
         while len(server.requests) < 5:
             await asyncio.sleep(0.001)
         gate.set()
         assert [reply.body for reply in await asyncio.gather(*tasks)] == [b"hi"] * 5
-        await pool.post(url, "/generate", [b"{}"])
+        await post(pool, url, [b"{}"])
     assert server.connections == 5
 
 
@@ -176,10 +180,10 @@ async def test_a_reset_connection_is_an_error_and_the_next_request_has_another()
 
     server = Server()
     async with server.serving(answer) as url, pooled() as pool:
-        await pool.post(url, "/generate", [b"{}"])
+        await post(pool, url, [b"{}"])
         with pytest.raises(ConnectionError):
-            await pool.post(url, "/generate", [b"{}"])
-        assert (await pool.post(url, "/generate", [b"{}"])).body == b"hi"
+            await post(pool, url, [b"{}"])
+        assert (await post(pool, url, [b"{}"])).body == b"hi"
     assert server.connections == 2
 
 
@@ -197,9 +201,9 @@ async def test_a_reply_that_nobody_asked_for_answers_nothing() -> None:
 async def test_nobody_there_is_told_apart() -> None:
     async with pooled() as pool:
         with pytest.raises(ConnectError, match="no connection to http"):
-            await pool.post("http://127.0.0.1:1", "/generate", [b"{}"])
+            await post(pool, "http://127.0.0.1:1", [b"{}"])
         with pytest.raises(ConnectError, match="no connection"):
-            await pool.post("http://host.invalid", "/generate", [b"{}"])
+            await post(pool, "http://host.invalid", [b"{}"])
 
 
 async def test_a_reply_that_takes_too_long_is_given_up_with_its_connection() -> None:
@@ -210,9 +214,9 @@ async def test_a_reply_that_takes_too_long_is_given_up_with_its_connection() -> 
     server = Server()
     async with server.serving(answer) as url, pooled(timeout_s=0.05) as pool:
         with pytest.raises(TimeoutError):
-            await pool.post(url, "/generate", [b"{}"])
+            await post(pool, url, [b"{}"])
         await server.lost.wait()
-        assert (await pool.post(url, "/generate", [b"{}"])).body == b"hi"
+        assert (await post(pool, url, [b"{}"])).body == b"hi"
 
 
 async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
@@ -221,7 +225,7 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
 
     server = Server()
     async with server.serving(answer) as url, pooled() as pool:
-        task = asyncio.create_task(pool.post(url, "/generate", [b"{}"]))
+        task = asyncio.create_task(post(pool, url, [b"{}"]))
         while not server.requests:
             await asyncio.sleep(0.001)
         task.cancel()
@@ -241,7 +245,7 @@ async def test_a_refusal_before_the_request_is_read_is_told() -> None:
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, pooled() as pool:
-        assert (await pool.post(url, "/generate", [b"x" * 64_000_000])).status == 413
+        assert (await post(pool, url, [b"x" * 64_000_000])).status == 413
         assert not any(pool._idle.values())
         done.set()
         await asyncio.sleep(0.01)
@@ -250,9 +254,9 @@ async def test_a_refusal_before_the_request_is_read_is_told() -> None:
 async def test_other_addresses_are_understood() -> None:
     server = Server()
     async with server.serving(saying(OK), "::1") as url, pooled() as pool:
-        assert (await pool.post(url, "/generate", [b"{}"])).body == b"hi"
+        assert (await post(pool, url, [b"{}"])).body == b"hi"
         named = url.replace("http://", "http://me:a%20secret@")
-        await pool.post(named, "/generate", [b"{}"])
+        await post(pool, named, [b"{}"])
     said = base64.b64encode(b"me:a secret")
     assert b"\r\nAuthorization: Basic " + said + b"\r\n" in server.requests[1][0]
     assert b"Host: [::1]:" in server.requests[1][0]

@@ -212,7 +212,7 @@ def test_a_closed_port_is_unreachable_and_costs_no_abort():
             async with EnginePool(PoolOptions((f"http://127.0.0.1:{port}",))) as pool:
                 from dressage_proxy.engine.wire import Call
 
-                await pool.generate(pool.urls[0], Call("r", IDS, {}))
+                await pool.begin(pool.urls[0], Call("r", IDS, {}))
 
         with pytest.raises(EngineError) as caught:
             asyncio.run(call())

@@ -301,7 +301,7 @@ REFUSED = (Fault.BAD_REQUEST, Fault.NO_JSON)
 async def asked(engine: ScriptedEngine, dispatch_version: int = 9):
     async with serve_scripted(engine) as url, EngineClient(timeout_s=10) as client:
         call = Call("a" * 32, np.array(PROMPT, np.int32), PARAMS, dispatch_version)
-        return await client.generate(url, call)
+        return await client.result(url, call, await client.begin(url, call))
 
 
 async def sampled(engine: ScriptedEngine) -> Reply:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from dressage_proxy.asgi import watching
 from dressage_proxy.serving import OneWrite, http_server, serving
 
 
@@ -70,3 +71,38 @@ async def test_replies_arrive_whole(parts: Iterable[bytes]) -> None:
         async with serving([(http_server(app), listener)]), httpx.AsyncClient(base_url=url) as client:
             for headers in ({}, {}, {"connection": "close"}):
                 assert (await client.post("/", content=b"{}", headers=headers)).content == b"".join(parts)
+
+
+@pytest.mark.parametrize("extended", [True, False], ids=["our server", "any server"])
+@pytest.mark.parametrize("size", [2, 60_000, 300_000])
+async def test_a_client_that_goes_while_it_waits_is_noticed_whatever_it_had_sent(
+    size: int, extended: bool
+) -> None:
+    """A server stops reading from a connection whose body piles up: it must read on to see the end."""
+    reading, noticed = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        read = 0
+        while read < size:
+            reading.set()
+            read += len((await receive())["body"])
+        if not extended:
+            del scope["extensions"]
+        with watching(scope, receive) as gone:
+            assert not gone.done()
+            reading.set()
+            await gone
+        noticed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with serving([(http_server(app), listener)]):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
+            await reading.wait()
+            reading.clear()
+            writer.write(b"x" * size)
+            await asyncio.wait_for(reading.wait(), 5)
+            await asyncio.sleep(0.01)
+            assert not noticed.is_set()
+            writer.close()
+            await asyncio.wait_for(noticed.wait(), 5)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dressage_store import StoreError
@@ -15,6 +16,10 @@ from dressage_proxy.errors import ClientGoneError, RequestError
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+GONE = "dressage.gone"
+"""An ASGI extension: a future that is done once the connection is closed. Our own server has it, and no
+request needs a task of its own to watch for that."""
 
 _JSON = (b"content-type", b"application/json")
 _RETRY_AFTER_S = 1.0
@@ -41,10 +46,34 @@ def as_request_errors() -> Iterator[None]:
         raise RequestError("the proxy failed, see its log", code="internal_error", status=500) from error
 
 
-async def until_gone(receive: Receive) -> None:
-    """Until the client has closed the connection; to be asked after its request was read."""
+@contextmanager
+def watching(scope: Scope, receive: Receive) -> Iterator[asyncio.Future[Any]]:
+    """A future that is done once the client has closed the connection; to be asked after its request was
+    read."""
+    gone = scope.get("extensions", {}).get(GONE)
+    if gone is not None:
+        _poke(receive)
+        yield gone
+        return
+    task = asyncio.create_task(_until_gone(receive))
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _poke(receive: Receive) -> None:
+    """Ask for more without waiting for it: a server reads on, and sees the connection's end, once it is
+    asked."""
+    asked = receive().__await__()
+    with suppress(StopIteration):
+        next(asked)
+        asked.close()
 
 
 async def send_reply(send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:

@@ -83,7 +83,8 @@ COMPACTION_MARKS = (
 )
 """The same in calls that shorten a history."""
 
-_FLATTENED = re.compile(r".{0,400}?(?:^|\n)<conversation>\n", re.DOTALL)
+_FLATTENED_MARK = "<conversation>\n"
+_FLATTENED = re.compile(rf".{{0,400}}?(?:^|\n){_FLATTENED_MARK}", re.DOTALL)
 """A whole conversation in one user message, in a call without tools: it is to be shortened."""
 
 SUBAGENT_PROMPTS = (re.compile(r"\[Subagent Context\]"),)
@@ -130,7 +131,7 @@ def kind_from_messages(
     blocks = text_blocks(raw[-1]) if raw[-1].get("role") == "user" else []
     if any(mark.match(text) for text in blocks for mark in COMPACTION_MARKS):
         return BranchKind.COMPACTION
-    if not tools and any(_FLATTENED.match(text) for text in blocks):
+    if not tools and any(_FLATTENED_MARK in text and _FLATTENED.match(text) for text in blocks):
         return BranchKind.COMPACTION
     probe = asked.get("max_tokens") == 1 and blocks in PROBES
     if probe or any(mark.match(text) for text in blocks for mark in HELPER_MARKS):

@@ -8,8 +8,6 @@ goes on from prompt + partial once resumed. A call that finished while its abort
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,27 +100,28 @@ class Controller:
         """Whether a call of this session must wait now."""
         return self._paused_all or session_id in self._paused
 
-    @asynccontextmanager
-    async def call(
-        self, session_id: str, rid: str, engine: str, *, spared: bool = False
-    ) -> AsyncIterator[int]:
-        """Pass the gate and be in flight; yields the version known at dispatch (-1: unknown). A pause waits
-        for a ``spared`` call, and does not abort it unless it is told to."""
+    async def enter(self, session_id: str, rid: str, engine: str, *, spared: bool = False) -> int:
+        """Pass the gate and be in flight until :meth:`leave`; the version known at dispatch (-1: unknown). A
+        pause waits for a ``spared`` call, and does not abort it unless it is told to."""
         if self.holds(session_id):
-            self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
-            try:
-                while self.holds(session_id):
-                    await self._opened.wait()
-            finally:
-                self._waiting[session_id] -= 1
-                if not self._waiting[session_id]:
-                    del self._waiting[session_id]
+            await self._held(session_id)
         self._calls[rid] = _Call(session_id, engine, spared)
+        return self._version
+
+    async def _held(self, session_id: str) -> None:
+        self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
         try:
-            yield self._version
+            while self.holds(session_id):
+                await self._opened.wait()
         finally:
-            del self._calls[rid]
-            self._ended.send()
+            self._waiting[session_id] -= 1
+            if not self._waiting[session_id]:
+                del self._waiting[session_id]
+
+    def leave(self, rid: str) -> None:
+        """A call ended."""
+        del self._calls[rid]
+        self._ended.send()
 
     async def pause(self, session_id: str | None, timeout_s: float, *, force: bool = False) -> PauseResult:
         """Close the gate for one session or all, abort what runs there (``force``: spared calls too), and

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dressage_proxy.asgi import Receive, Scope, Send, as_request_errors, retry_after, send_reply, until_gone
+from dressage_proxy.asgi import Receive, Scope, Send, as_request_errors, retry_after, send_reply, watching
 from dressage_proxy.attempts import Attempt
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer
@@ -64,7 +64,7 @@ class DataPlane:
                     )
                 session = self._sessions.live(session_id)
                 if rest in _DIALECTS and scope["method"] == "POST":
-                    call = _Call(dialect, session, headers, receive, send)
+                    call = _Call(dialect, session, headers, scope, receive, send)
                     await (self._count(call) if rest == _COUNT else self._answer(call))
                 else:
                     await self._look(dialect, scope["method"], rest, send)
@@ -131,27 +131,26 @@ class DataPlane:
         if stream is not None:
             stream.joined(attempt)
             keepalive_s = stream.keepalive_s
-        gone = asyncio.create_task(until_gone(call.receive))
         ended = False
         try:
-            while not attempt.task.done():
-                await asyncio.wait(
-                    {attempt.task, gone}, timeout=keepalive_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if attempt.task.done():
-                    break
+            with watching(call.scope, call.receive) as gone:
+                while not attempt.task.done():
+                    await asyncio.wait(
+                        {attempt.task, gone}, timeout=keepalive_s, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if attempt.task.done():
+                        break
+                    if gone.done():
+                        raise ClientGoneError("the client closed the connection")
+                    if stream is not None:
+                        await stream.keep_alive()
+                ended = True
+                reply = self._pipeline.made(call.session, attempt)
                 if gone.done():
+                    self._pipeline.lost(call.session, attempt, reply)
                     raise ClientGoneError("the client closed the connection")
-                if stream is not None:
-                    await stream.keep_alive()
-            ended = True
-            reply = self._pipeline.made(call.session, attempt)
-            if gone.done():
-                self._pipeline.lost(call.session, attempt, reply)
-                raise ClientGoneError("the client closed the connection")
-            return attempt, reply
+                return attempt, reply
         finally:
-            gone.cancel()
             if not ended:
                 await self._pipeline.leave(call.session, attempt)
 
@@ -220,6 +219,7 @@ class _Call:
     dialect: Dialect
     session: Session
     headers: Mapping[str, str]
+    scope: Scope
     receive: Receive
     send: Send
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.choose import Step, Ticket
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, ExpertsShape
+from dressage_proxy.engine.http import HttpReply
 from dressage_proxy.engine.idtexts import ids_text, joined
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
@@ -195,26 +196,29 @@ class Generator:
         engine, rid = ticket.url, asked.rid
         result: CallResult | None = None
         try:
-            async with self._controller.call(
+            version = await self._controller.enter(
                 asked.step.session_id, rid, engine, spared=asked.versions.spent
-            ) as version:
+            )
+            try:
                 asked.versions.check(version)
                 call = Call(
                     rid, asked.ids, asked.params, version, self._ask(reply), self._vocabulary, asked.text
                 )
-                task = asyncio.create_task(self._engines.generate(engine, call))
+                running = await self._engines.begin(engine, call)
                 try:
-                    result = await asyncio.shield(task)
+                    result = await self._engines.result(engine, call, running)
                 except asyncio.CancelledError:
-                    result = await self._abandoned(engine, rid, task)
+                    result = await self._abandoned(engine, call, running)
                     self._keep(reply, result, asked, engine)
                     raise
                 except PassingEngineError as error:
                     if error.lost:
                         await self._engines.abort(engine, rid)
                     raise
-                # Still inside: a cancellation on the way out must find the tokens in the reply.
+                # Still in flight: a cancellation on the way out must find the tokens in the reply.
                 return self._keep(reply, result, asked, engine)
+            finally:
+                self._controller.leave(rid)
         finally:
             self._engines.end(ticket, result, asked.ids)
 
@@ -244,20 +248,21 @@ class Generator:
             reply.finish_reason, reply.matched = finish, matched
         return kept
 
-    async def _abandoned(self, engine: str, rid: str, task: asyncio.Task[CallResult]) -> CallResult:
+    async def _abandoned(self, engine: str, call: Call, running: asyncio.Future[HttpReply]) -> CallResult:
         """What the engine had sampled when the turn was cancelled: it is told to abort, and its answer is
         awaited for a moment, so that its tokens are accounted for."""
         deadline = asyncio.get_running_loop().time() + _DRAIN_S
-        while not task.done() and asyncio.get_running_loop().time() < deadline:
+        while not running.done() and asyncio.get_running_loop().time() < deadline:
             # Again and again: an abort that overtakes its own request finds nothing to abort.
-            await self._engines.abort(engine, rid)
-            await asyncio.wait({task}, timeout=_REPEAT_ABORT_S)
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-        if task.cancelled() or task.exception() is not None:
+            await self._engines.abort(engine, call.rid)
+            await asyncio.wait({running}, timeout=_REPEAT_ABORT_S)
+        if not running.done():
+            running.cancel()
             return NOTHING
-        return task.result()
+        try:
+            return await self._engines.result(engine, call, running)
+        except EngineError:
+            return NOTHING
 
 
 @dataclass(frozen=True, slots=True)

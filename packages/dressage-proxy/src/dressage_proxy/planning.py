@@ -43,6 +43,8 @@ class Place:
     flags: tuple[str, ...]
     handles: Mapping[int, str]
     """Index of a message -> the turn handle that its reasoning carries."""
+    read: Mapping[int, Message]
+    """Messages that were read already, by index."""
 
     @property
     def new_keys(self) -> tuple[str, ...]:
@@ -86,11 +88,14 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
         raise RequestError("messages is empty", field="messages", fix="send at least one message")
     flags = list(request.notes)
     keys = list(known)
+    messages: dict[int, Message] = {}
     tools_hash = _tools_hash(codec, request)
     for index in range(len(known), len(raw)):
-        message = _message(raw[index], index)
-        before = _salted(request.thread, keys)
-        echo = _echo(session, codec, handles.get(index, ""), message, before, tools_hash)
+        message = messages[index] = _message(raw[index], index)
+        echo = None
+        if message.role == "assistant":
+            before = _salted(request.thread, keys)
+            echo = _echo(session, codec, handles.get(index, ""), message, before, tools_hash)
         keys.append(message_key(message) if echo is None else echo.key)
         if echo is None and any(call.id not in session.reply_keys for call in message.tool_calls):
             flags.append(f"messages[{index}] makes calls that were not sampled in this session")
@@ -107,7 +112,7 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
             )
         session.recents.note(read, tuple(keys))
     salted = _salted(request.thread, keys)
-    return _place(session, Place(ROOT, raw, salted, 0, tools_hash, "", tuple(flags), handles))
+    return _place(session, Place(ROOT, raw, salted, 0, tools_hash, "", tuple(flags), handles, messages))
 
 
 def _tools_hash(codec: ChatCodec, request: ModelRequest) -> str:
@@ -227,9 +232,11 @@ def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
     named = "name" in codec.profile.tool_result_needs
     pieces = []
     for index in range(place.matched, len(place.raw)):
-        message = _message(place.raw[index], index)
-        before = place.keys[:index]
-        echo = _echo(session, codec, place.handles.get(index, ""), message, before, place.tools_hash)
+        message = place.read.get(index) or _message(place.raw[index], index)
+        echo = None
+        if message.role == "assistant":
+            before, handle = place.keys[:index], place.handles.get(index, "")
+            echo = _echo(session, codec, handle, message, before, place.tools_hash)
         ids = None if echo is None or not copied else session.tree.turn(echo.turn).output_ids[: echo.tokens]
         if named and message.role == "tool" and not message.name:
             message = replace(message, name=_call_name(session, codec, message.tool_call_id, place.raw))
@@ -248,8 +255,7 @@ def _call_name(session: Session, codec: ChatCodec, call_id: str, raw: Sequence[A
 def _echo(
     session: Session, codec: ChatCodec, handle: str, message: Message, before: Sequence[str], tools_hash: str
 ) -> Echo | None:
-    if message.role != "assistant":
-        return None
+    """The turn that an assistant message is."""
 
     def asked() -> list[int]:
         match = session.tree.match(before, tools_hash)

@@ -14,6 +14,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dressage_proxy.asgi import GONE
+
 _GC_YOUNG = 20_000
 _GRACE_S = 10
 
@@ -49,11 +51,23 @@ class OneWrite:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's, over such a transport."""
+    """uvicorn's, over such a transport; its requests are told when their connection is closed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """asyncio.Protocol."""
         super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
+        self._extensions = {GONE: self.loop.create_future()}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio.Protocol."""
+        if not self._extensions[GONE].done():
+            self._extensions[GONE].set_result(None)
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """httptools."""
+        super().on_message_begin()
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
 
 
 class Server(uvicorn.Server):

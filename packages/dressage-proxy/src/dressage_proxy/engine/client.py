@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
 from typing import Self
 
 import aiohttp
 import orjson
 
-from dressage_proxy.engine.http import ConnectError, HttpPool
+from dressage_proxy.engine.http import ConnectError, HttpPool, HttpReply
 from dressage_proxy.engine.wire import Call, CallResult, decode_reply, request_body
 from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
 
@@ -54,10 +53,21 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def generate(self, engine: str, call: Call) -> CallResult:
-        """One call, made once. Raises PassingEngineError for 429, 5xx and lost connections, of which no token
-        was accepted, and EngineError where the engine refuses the request (4xx) or is no engine."""
-        reply = await self._post(engine, request_body(call))
+    async def begin(self, engine: str, call: Call) -> asyncio.Future[HttpReply]:
+        """Make one call, once; its reply is read by :meth:`result`. Raises PassingEngineError where no
+        connection is made."""
+        try:
+            return await self._data.begin(engine, _GENERATE, request_body(call))
+        except ConnectError as error:
+            raise PassingEngineError(f"{engine}{_GENERATE}: {error}", unreachable=True) from error
+
+    async def result(self, engine: str, call: Call, running: asyncio.Future[HttpReply]) -> CallResult:
+        """What a call came to; who is cancelled here may ask again, the call goes on.
+
+        Raises PassingEngineError for 429, 5xx and lost connections, of which no token was accepted, and
+        EngineError where the engine refuses the request (4xx) or is no engine.
+        """
+        reply = await self._whole(f"{engine}{_GENERATE}", running)
         if len(reply) > _THREAD_BYTES:
             return await asyncio.to_thread(decode_reply, reply, call)
         return decode_reply(reply, call)
@@ -74,12 +84,9 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise RouterError(f"{url}: {type(error).__name__}: {error}") from error
 
-    async def _post(self, engine: str, body: Sequence[bytes]) -> bytes:
-        url = f"{engine}{_GENERATE}"
+    async def _whole(self, url: str, running: asyncio.Future[HttpReply]) -> bytes:
         try:
-            reply = await self._data.post(engine, _GENERATE, body)
-        except ConnectError as error:
-            raise PassingEngineError(f"{url}: {error}", unreachable=True) from error
+            reply = await asyncio.shield(running)
         except OSError as error:  # a TimeoutError is one
             raise PassingEngineError(f"{url}: {type(error).__name__}: {error}", lost=True) from error
         if reply.status in _RETRIED:

@@ -55,9 +55,12 @@ class HttpPool:
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Connection] = set()
 
-    async def post(self, base: str, path: str, body: Sequence[bytes]) -> HttpReply:
-        """Send JSON (its bytes in pieces) once. Raises ConnectError, ConnectionError for what is no whole
-        reply, and TimeoutError; a request that is cancelled closes its connection."""
+    async def begin(self, base: str, path: str, body: Sequence[bytes]) -> asyncio.Future[HttpReply]:
+        """Send JSON (its bytes in pieces) once; the future is the reply. Raises ConnectError.
+
+        The future ends with ConnectionError for what is no whole reply, and with TimeoutError; one that is
+        cancelled closes its connection.
+        """
         origin = self._origins.get(base)
         if origin is None:
             origin = self._origins[base] = _origin(base)
@@ -66,15 +69,15 @@ class HttpPool:
             f"Content-Length: {sum(map(len, body))}\r\n\r\n"
         )
         connection = self._kept(base) or await self._connect(base, origin)
-        try:
-            reply = connection.send([head.encode("ascii"), *body])
-            timer = asyncio.get_running_loop().call_later(self._timeout_s, connection.give_up)
-            try:
-                return await reply
-            finally:
-                timer.cancel()
-        finally:
+        reply = connection.send([head.encode("ascii"), *body])
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, connection.give_up)
+
+        def ended(_: asyncio.Future[HttpReply]) -> None:
+            timer.cancel()
             self._back(base, connection)
+
+        reply.add_done_callback(ended)
+        return reply
 
     def close(self) -> None:
         """Close every connection."""

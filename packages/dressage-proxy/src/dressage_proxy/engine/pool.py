@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dressage_proxy.engine.choose import Book, Choice, Step, Ticket, chooser
 from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.http import HttpReply
 from dressage_proxy.engine.labels import Labels
 from dressage_proxy.engine.prefix import chain
 from dressage_proxy.engine.router import workers
@@ -126,9 +127,13 @@ class EnginePool:
             until = asyncio.get_running_loop().time() + max(error.delay_s or 0.0, _AWAY_S)
             self._away[ticket.url] = until
 
-    async def generate(self, engine: str, call: Call) -> CallResult:
-        """One call, made once; raises as :meth:`EngineClient.generate`."""
-        result = await self._client.generate(engine, call)
+    async def begin(self, engine: str, call: Call) -> asyncio.Future[HttpReply]:
+        """See :meth:`EngineClient.begin`."""
+        return await self._client.begin(engine, call)
+
+    async def result(self, engine: str, call: Call, running: asyncio.Future[HttpReply]) -> CallResult:
+        """See :meth:`EngineClient.result`."""
+        result = await self._client.result(engine, call, running)
         self._away.pop(engine, None)
         if result.untrainable == LossCause.VERSION_RULE and result.finish_reason != "abort":
             self._labels.untrained(engine)

@@ -7,8 +7,9 @@ is padded, guessed or cut.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -73,6 +74,7 @@ SPARE_ROWS = 4096
 """A model's embedding may have rows beyond its tokenizer's ids, to fill up a block: they are sampled like
 others, early in training above all, and so are trained."""
 _MAX_INT32 = 2**31 - 1
+_NUMBERS_OR_NONE = {float, int, NoneType}
 _VERSION = re.compile(r"[0-9]{1,10}")
 NOTHING = CallResult(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "abort", None, "")
 """An abort that had sampled nothing."""
@@ -116,17 +118,17 @@ def decode_reply(body: bytes, call: Call) -> CallResult:
         cause = LossCause.MISALIGNED.value
     if not cause and finish == "abort" and len(ids) and not _labelled(meta):
         cause = LossCause.VERSION_RULE.value  # built by another route than a finished reply's
-    versions = _versions(meta, len(ids), call.version)
-    if not cause and (versions == UNKNOWN_VERSION).any():
+    versions, known = _versions(meta, len(ids), call.version)
+    if not cause and not known:
         cause = LossCause.VERSION_RULE.value  # a trained token names the version that sampled it (P5)
     experts = None
     if call.experts is not None and len(ids):
         experts, why = _experts(text, call.experts, len(call.ids) + len(ids))
         cause = cause or why
     cached = meta.get("cached_tokens")
-    return CallResult(
-        ids, logprobs, versions, finish, matched, cause, cached if _whole(cached) else None, experts
-    )
+    sampled = np.array(ids, np.int32)
+    cached = cached if _whole(cached) else None
+    return CallResult(sampled, logprobs, versions, finish, matched, cause, cached, experts)
 
 
 def _experts(text: memoryview | None, ask: ExpertsAsk, tokens: int) -> tuple[Experts | None, str]:
@@ -147,7 +149,7 @@ def _finish(reason: object) -> tuple[str, int | str | None]:
     return reason["type"], matched if isinstance(matched, str) or _whole(matched) else None
 
 
-def _ids(output_ids: object, entries: object, vocabulary: int) -> NDArray[np.int32]:
+def _ids(output_ids: object, entries: object, vocabulary: int) -> list[int]:
     """The sampled ids; where ``output_ids`` is absent the logprob entries name them.
 
     An id that no model with this tokenizer has shows an engine with another model: no context that holds it
@@ -155,45 +157,47 @@ def _ids(output_ids: object, entries: object, vocabulary: int) -> NDArray[np.int
     """
     if output_ids is None and isinstance(entries, list):
         output_ids = [entry[1] for entry in entries if isinstance(entry, list) and len(entry) > 1]
-    if output_ids is None:
-        return np.empty(0, np.int32)
-    try:
-        ids = np.asarray(output_ids)
-    except ValueError as error:
-        raise EngineError(f"the engine's output_ids are no token ids: {error}") from error
-    if not ids.size:
-        return np.empty(0, np.int32)
-    # Not cast before the look: a cast would make 1 of 1.5, "1" and true.
-    if ids.dtype.kind != "i" or ids.ndim != 1 or ids.min() < 0 or ids.max() > _MAX_INT32:
+    if output_ids is None or output_ids == []:
+        return []
+    # By type, before any cast: a cast would make 1 of 1.5, "1" and true.
+    if not isinstance(output_ids, list) or set(map(type, output_ids)) != {int}:
         raise EngineError("the engine's output_ids are no flat list of token ids")
-    if ids.max() >= vocabulary + SPARE_ROWS:
+    ids: list[int] = output_ids
+    highest = max(ids)
+    if min(ids) < 0 or highest > _MAX_INT32:
+        raise EngineError("the engine's output_ids are no flat list of token ids")
+    if highest >= vocabulary + SPARE_ROWS:
         raise PassingEngineError(
-            f"the engine sampled the id {ids.max()}, the tokenizer ends at {vocabulary - 1}: does the engine "
+            f"the engine sampled the id {highest}, the tokenizer ends at {vocabulary - 1}: does the engine "
             "serve the model of --tokenizer?"
         )
-    return ids.astype(np.int32)
+    return ids
 
 
-def _logprobs(ids: NDArray[np.int32], entries: object) -> tuple[NDArray[np.float32], str]:
-    absent = np.full(len(ids), np.nan, np.float32)
-    if not len(ids):
-        return absent, ""
+def _logprobs(ids: Sequence[int], entries: object) -> tuple[NDArray[np.float32], str]:
+    """One logprob for each id, and why they must not be trained. An entry is ``[logprob, id, …]``."""
+    if not ids:
+        return np.empty(0, np.float32), ""
     if not isinstance(entries, list) or not entries:
-        return absent, LossCause.MISSING_LOGPROBS.value
-    if set(map(type, entries)) != {list} or min(map(len, entries)) < 2:
-        return absent, LossCause.MISALIGNED.value
+        return _absent(ids), LossCause.MISSING_LOGPROBS.value
     try:
-        # Not cast before the look: a cast would make a number of "-1" and true, and an id of 1.5.
-        values = np.asarray([np.nan if entry[0] is None else entry[0] for entry in entries])
-        named = np.asarray([entry[1] for entry in entries])
-    except ValueError:  # of lists within
-        return absent, LossCause.MISALIGNED.value
-    numbers = values.dtype.kind in "fi" and named.dtype.kind == "i"
-    if not numbers or named.shape != ids.shape or (named != ids).any():
-        return absent, LossCause.MISALIGNED.value
+        values, named, *_ = zip(*entries, strict=False)  # as many columns as the shortest entry has
+    except (TypeError, ValueError):
+        return _absent(ids), LossCause.MISALIGNED.value
+    kinds = set(map(type, values))
+    # By type, before any cast: a cast would make a number of "-1" and true, and an id of 1.5.
+    if not kinds <= _NUMBERS_OR_NONE or list(named) != ids or set(map(type, named)) != {int}:
+        return _absent(ids), LossCause.MISALIGNED.value
+    cause = ""
+    if NoneType in kinds:
+        values = tuple(np.nan if value is None else value for value in values)
+        cause = LossCause.MISSING_LOGPROBS.value
     with np.errstate(over="ignore"):  # beyond float32: infinite, which is no logprob either
-        values = values.astype(np.float32)
-    return values, LossCause.MISSING_LOGPROBS.value if np.isnan(values).any() else ""
+        return np.array(values, np.float32), cause
+
+
+def _absent(ids: Sequence[int]) -> NDArray[np.float32]:
+    return np.full(len(ids), np.nan, np.float32)
 
 
 def _counts_agree(meta: Mapping[str, Any], sampled: int, prompt_tokens: int) -> bool:
@@ -202,16 +206,23 @@ def _counts_agree(meta: Mapping[str, Any], sampled: int, prompt_tokens: int) -> 
     return completion in (None, sampled) and prompt in (None, prompt_tokens)
 
 
-def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> NDArray[np.int32]:
-    """Per token: the engine's spans, else its one label, else the version at dispatch; never a later one.
+def _versions(meta: Mapping[str, Any], sampled: int, dispatch_version: int) -> tuple[NDArray[np.int32], bool]:
+    """Per token: the engine's spans, else its one label, else the version at dispatch; never a later one. And
+    whether each is known.
 
     Spans that do not fit the output make every version unknown: which of them would be right?
     """
-    unknown = np.full(sampled, UNKNOWN_VERSION, np.int32)
     spans = meta.get("weight_versions")
     if spans is None or spans == []:
         label = meta.get("weight_version")
-        return np.full(sampled, dispatch_version if label is None else version_number(label), np.int32)
+        version = dispatch_version if label is None else version_number(label)
+        return np.full(sampled, version, np.int32), version != UNKNOWN_VERSION or not sampled
+    versions = _spanned(spans, sampled)
+    return versions, not bool((versions == UNKNOWN_VERSION).any())
+
+
+def _spanned(spans: object, sampled: int) -> NDArray[np.int32]:
+    unknown = np.full(sampled, UNKNOWN_VERSION, np.int32)
     if not isinstance(spans, list):
         return unknown
     versions = unknown.copy()
