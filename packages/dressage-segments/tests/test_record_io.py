@@ -1,4 +1,5 @@
 import contextlib
+import hashlib
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from dressage_segments import (
     turn_to_record,
     unpack,
 )
+from dressage_segments.record_io import coded_by_numpy
 from dressage_segments.synthetic import SyntheticSession
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,27 @@ def test_a_turn_takes_little_more_than_its_ids_and_logprobs():
     record = long_turn()
     columns = record_to_bytes(record), record_to_bytes(LogRecord("turn", record.meta))
     assert len(columns[0]) - len(columns[1]) < 2 * 400 + 3 * 100 + 4 * 100 + 500
+
+
+@given(turns())
+def test_a_turn_is_written_as_its_columns_one_by_one_are(turn):
+    record = turn_to_record(turn)
+    columns = dict(coded_by_numpy(name, array) for name, array in record.arrays.items())
+    _, metadata = unpack(record_to_bytes(record))
+    assert record_to_bytes(record) == pack(columns, metadata)
+
+
+def test_records_have_the_bytes_that_this_schema_always_had():
+    session = SyntheticSession("s")
+    session.turn(
+        range(70_000, 70_400), range(100), versions=[3] * 60 + [4] * 40, keys=['\u00e4"\\', "\ud800"]
+    )
+    session.turn([*range(9), 2**24], [7] * 100, parent=0, logprobs=np.arange(-100, 0) / 8, cuts=[50])
+    session.turn([256] * 9, [3], experts=np.arange(8, dtype=np.uint8).reshape(1, 2, 4), reply="r")
+    hashed = hashlib.blake2b(digest_size=16)
+    for record in session.log:
+        hashed.update(record_to_bytes(record))
+    assert hashed.hexdigest() == "212b3f26173b649fe96d7428417d7aab"
 
 
 def test_a_record_cut_at_any_byte_is_refused():

@@ -10,6 +10,11 @@ from safetensors import SafetensorError
 
 DTYPES = ["<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "i1", "<u8", "<u4", "<u2", "u1", "?"]
 
+NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
+    "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
 
 @st.composite
 def tensor_maps(draw):
@@ -42,6 +47,20 @@ def test_what_is_packed_is_what_this_reader_and_the_real_one_read(tensors, metad
     assert same(ours, tensors)
     assert meta == metadata
     assert same(safetensors.numpy.load(buffer), tensors)
+
+
+@given(tensor_maps(), st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size=3))
+def test_the_header_is_the_json_that_the_formats_description_spells(tensors, metadata):
+    header, at, data = {"__metadata__": metadata} if metadata else {}, 0, b""
+    for name in sorted(tensors, key=lambda n: (-tensors[n].dtype.itemsize, n)):
+        array = tensors[name]
+        end = at + array.nbytes
+        code = NAMES[array.dtype.newbyteorder("=").name]
+        header[name] = {"dtype": code, "shape": array.shape, "data_offsets": (at, end)}
+        data, at = data + array.tobytes(), end
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    assert pack(tensors, metadata) == len(text).to_bytes(8, "little") + text + data
 
 
 @given(tensor_maps())

@@ -12,6 +12,7 @@ from dressage_segments import (
     InvalidFieldError,
     Mark,
     Match,
+    Origin,
     TrajectoryTree,
     TreeError,
     UnknownTurnError,
@@ -188,6 +189,20 @@ def test_turns_with_values_out_of_range_are_refused(change, field):
     turn = session.tree.turn(session.turn([1], [2]))
     with pytest.raises(InvalidFieldError, match=field):
         dataclasses.replace(turn, **change).validate()
+
+
+@given(st.lists(st.integers(0, 4) | st.integers(0, 255), min_size=1, max_size=8))
+def test_every_origin_but_sampled_is_taken_and_the_first_unknown_one_is_named(origins):
+    session = SyntheticSession()
+    turn = session.tree.turn(session.turn(range(len(origins)), [2]))
+    changed = dataclasses.replace(turn, delta_origin=np.array(origins, np.uint8))
+    unknown = [at for at, origin in enumerate(origins) if origin > max(Origin)]
+    if unknown or Origin.SAMPLED in origins:
+        says = f"entry {unknown[0]} is {origins[unknown[0]]}," if unknown else "says sampled"
+        with pytest.raises(InvalidFieldError, match=says):
+            changed.validate()
+    else:
+        changed.validate()
 
 
 @pytest.mark.parametrize(

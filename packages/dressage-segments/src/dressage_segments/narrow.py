@@ -19,7 +19,8 @@ _PLANES = 3
 _INT32_BYTES = 4
 _RUN_BYTES = 8
 _LITTLE = {np.dtype(code) for code in ("<i2", "<i4", "<i8", "<u2", "<u4", "<u8")}
-_UNSIGNED = {size: np.dtype(f"<u{size}") for size in (2, 4, 8)}
+_BYTE = np.dtype(np.uint8)
+_INT32 = np.dtype(np.int32)
 
 
 def narrow(array: NDArray[Any]) -> NDArray[Any]:
@@ -28,13 +29,15 @@ def narrow(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim != 1 or array.dtype not in _LITTLE or not array.size:
         return array
     array = np.ascontiguousarray(array)
-    highest = int(array.view(_UNSIGNED[array.itemsize]).max())  # of a negative number a very high one
-    if highest < 2**8:
-        return array.astype(np.uint8)
-    if highest < 2**16 and array.itemsize > 2:
+    bits = int(np.bitwise_or.reduce(array))  # every bit that any of them has, a negative one's sign too
+    if bits < 0:
+        return array
+    if bits < 2**8:
+        return array.astype(_BYTE)
+    if bits < 2**16 and array.itemsize > 2:
         return array.astype(np.uint16)
-    if highest < 2**24 and array.itemsize > 2:
-        planes: NDArray[Any] = array.view(np.uint8).reshape(-1, array.itemsize).T[:_PLANES]
+    if bits < 2**24 and array.itemsize > 2:
+        planes: NDArray[Any] = array.view(_BYTE).reshape(-1, array.itemsize).T[:_PLANES]
         return planes
     return array
 
@@ -59,20 +62,24 @@ def widen(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def to_runs(array: NDArray[Any]) -> NDArray[np.int32] | None:
     """Integers [N] as int32 [R, 2] of (value, how often); None where that takes as many bytes or more, or
     where the first two already differ (such a column seldom has runs)."""
-    if array.ndim != 1 or not 2 <= array.size <= MAX_RUN_ENTRIES or array[0] != array[1]:
+    if array.ndim != 1 or not 2 <= array.size <= MAX_RUN_ENTRIES or array.item(0) != array.item(1):
         return None
     changes = (array[1:] != array[:-1]).nonzero()[0]
-    if (changes.size + 1) * _RUN_BYTES >= array.nbytes:
+    count = changes.size + 1
+    if count * _RUN_BYTES >= array.nbytes:
         return None
-    ends = np.append(changes, array.size - 1)
+    ends = np.empty(count, _INT32)
+    ends[:-1] = changes
+    ends[-1] = array.size - 1
     values = array[ends]
-    if array.itemsize >= _INT32_BYTES and (values.astype(np.int32) != values).any():
+    if array.itemsize >= _INT32_BYTES and array.dtype != _INT32 and (values.astype(_INT32) != values).any():
         return None
-    runs = np.empty((len(ends), 2), np.int32)
+    runs = np.empty((count, 2), _INT32)
     runs[:, 0] = values
     runs[:, 1] = ends
     runs[0, 1] += 1
-    runs[1:, 1] -= changes
+    if count > 1:
+        runs[1:, 1] -= ends[:-1]
     return runs
 
 

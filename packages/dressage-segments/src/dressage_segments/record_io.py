@@ -11,10 +11,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from dressage_segments.bytewise import usual
 from dressage_segments.errors import BufferFormatError, InvalidFieldError
 from dressage_segments.narrow import from_runs, narrow, to_runs, widen
 from dressage_segments.protocols import LogRecord
-from dressage_segments.safetensors_io import Buffer, dtype_name, named_dtype, pack, unpack
+from dressage_segments.safetensors_io import (
+    Buffer,
+    Part,
+    dtype_name,
+    named_dtype,
+    pack_parts,
+    part,
+    unpack,
+)
 from dressage_segments.segment_io import to_json
 
 RECORD_SCHEMA = "dressage.record/2"
@@ -29,8 +38,8 @@ def record_to_bytes(record: LogRecord) -> bytes:
     """One record as one safetensors buffer. Raises InvalidFieldError for meta that JSON cannot hold, and for
     a column whose name has a ``|``."""
     meta = to_json(f"meta of a {record.kind!r} record", record.meta)
-    tensors = dict(_coded(name, array) for name, array in record.arrays.items())
-    return pack(tensors, {"schema": RECORD_SCHEMA, "kind": record.kind, "meta": meta})
+    parts = [_coded(name, array) for name, array in record.arrays.items()]
+    return pack_parts(parts, {"schema": RECORD_SCHEMA, "kind": record.kind, "meta": meta})
 
 
 def record_from_bytes(buffer: Buffer) -> LogRecord:
@@ -54,9 +63,14 @@ def record_from_bytes(buffer: Buffer) -> LogRecord:
     return LogRecord(kind, meta, arrays)
 
 
-def _coded(name: str, array: NDArray[Any]) -> tuple[str, NDArray[Any]]:
+def _coded(name: str, array: NDArray[Any]) -> Part:
     if _MARK in name:
         raise InvalidFieldError(name, f"has a {_MARK!r} in its name", "name the column otherwise")
+    return usual(name, array) or part(*coded_by_numpy(name, array))
+
+
+def coded_by_numpy(name: str, array: NDArray[Any]) -> tuple[str, NDArray[Any]]:
+    """A column of any kind in the form that takes the fewest bytes, and the name that says which it is."""
     if array.ndim != 1 or array.dtype.kind not in "iu":
         return name, array
     runs = to_runs(array)

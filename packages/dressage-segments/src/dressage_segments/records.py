@@ -11,12 +11,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from numpy.typing import NDArray
+
 from dressage_segments.errors import BufferFormatError
 from dressage_segments.protocols import LogRecord
 from dressage_segments.turn import EngineCall, SessionInfo, Turn
 from dressage_segments.vocabulary import BranchKind, FailureClass, Mark
 
-_CALL_FIELDS = tuple(field.name for field in dataclasses.fields(EngineCall))
 _TURN_ARRAYS = ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions")
 _TURN_TYPES: Mapping[str, tuple[type, ...]] = {
     "session_id": (str,),
@@ -69,7 +70,7 @@ def turn_to_record(turn: Turn, mark: Mark | None = None) -> LogRecord:
         "parent": turn.parent,
         "kind": turn.kind.value,
         "cut_reason": turn.cut_reason,
-        "calls": [_call_to_json(call) for call in turn.calls],
+        "calls": list(map(_call_to_json, turn.calls)),
         "finish_reason": turn.finish_reason,
         "tools_hash": turn.tools_hash,
         "input_keys": list(turn.input_keys),
@@ -79,7 +80,13 @@ def turn_to_record(turn: Turn, mark: Mark | None = None) -> LogRecord:
     }
     if mark is not None:
         meta["mark"] = mark.value
-    arrays = {name: getattr(turn, name) for name in _TURN_ARRAYS}
+    arrays: dict[str, NDArray[Any]] = {
+        "delta_ids": turn.delta_ids,
+        "delta_origin": turn.delta_origin,
+        "output_ids": turn.output_ids,
+        "logprobs": turn.logprobs,
+        "versions": turn.versions,
+    }
     if turn.experts is not None:
         arrays["experts"] = turn.experts
         meta["experts_start"] = turn.experts_start
@@ -88,7 +95,17 @@ def turn_to_record(turn: Turn, mark: Mark | None = None) -> LogRecord:
 
 def _call_to_json(call: EngineCall) -> dict[str, Any]:
     """By hand: ``dataclasses.asdict`` copies each value deeply, on every turn's path."""
-    return {name: getattr(call, name) for name in _CALL_FIELDS}
+    return {
+        "call_id": call.call_id,
+        "prompt_tokens": call.prompt_tokens,
+        "prompt_digest": call.prompt_digest,
+        "output_tokens": call.output_tokens,
+        "finish_reason": call.finish_reason,
+        "engine": call.engine,
+        "matched": call.matched,
+        "untrainable": call.untrainable,
+        "dropped_tokens": call.dropped_tokens,
+    }
 
 
 def first_mark_from_record(record: LogRecord) -> Mark | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,11 @@ _NAMES = {
     "BOOL": "|b1",
 }
 _DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
-_BY_DTYPE = {dtype: name for name, dtype in _DTYPES.items()}
+_WRITTEN = {
+    given: (name, dtype) for name, dtype in _DTYPES.items() for given in (dtype.newbyteorder(">"), dtype)
+}
+"""The name and the little-endian form of each dtype that can be written."""
+_METADATA = "__metadata__"
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _ALIGNMENT = 8
 _LENGTH_BYTES = 8
@@ -43,10 +47,7 @@ _LENGTH_BYTES = 8
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The format's name of a dtype. Raises InvalidFieldError for one that it does not name."""
-    name = _BY_DTYPE.get(dtype) or _BY_DTYPE.get(dtype.newbyteorder("<"))
-    if name is None:
-        raise InvalidFieldError("dtype", f"{dtype} has no safetensors name")
-    return name
+    return _written("dtype", dtype)[0]
 
 
 def named_dtype(name: str) -> np.dtype[Any]:
@@ -56,40 +57,78 @@ def named_dtype(name: str) -> np.dtype[Any]:
     return _DTYPES[name]
 
 
+class Part(NamedTuple):
+    """One tensor as it is written. Parts sort as they are written."""
+
+    rank: int
+    """Minus the size of an item."""
+    name: str
+    code: str
+    """The format's name of the dtype."""
+    shape: str
+    """The sizes, with commas between."""
+    nbytes: int
+    data: bytes | memoryview
+    """Little-endian, without holes."""
+
+
+def part(name: str, array: NDArray[Any]) -> Part:
+    """An array as it is written. Raises InvalidFieldError for a dtype that the format does not name."""
+    code, dtype = _written(name, array.dtype)
+    shape = ",".join(map(str, array.shape))
+    data = np.ascontiguousarray(array, dtype).data if array.nbytes else b""
+    return Part(-dtype.itemsize, name, code, shape, array.nbytes, data)
+
+
 def pack(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
     """Tensors and string metadata as one safetensors buffer.
 
     Data starts at a multiple of 8 and larger items come first, so that every tensor is aligned. Raises
     InvalidFieldError for a dtype that the format does not name or metadata that is not text.
     """
-    header: dict[str, object] = {}
-    if metadata:
-        for key, value in metadata.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise InvalidFieldError(f"metadata[{key!r}]", "keys and values must be str")
-        header["__metadata__"] = dict(metadata)
-    data: list[memoryview] = []
+    return pack_parts([part(name, array) for name, array in tensors.items()], metadata)
+
+
+def pack_parts(parts: list[Part], metadata: Mapping[str, str] | None = None) -> bytes:
+    """As :func:`pack`, of tensors that have their written form, each name once. Sorts the list."""
+    parts.sort()  # No two have one name, so that nothing after it is compared.
+    entries = [f'"{_METADATA}":{_metadata_json(metadata)}'] if metadata else []
+    data: list[bytes | memoryview] = []
     at = 0
-    for name in sorted(tensors, key=lambda n: (-tensors[n].dtype.itemsize, n)):
-        array = tensors[name]
-        if name == "__metadata__":
+    for _, name, code, shape, nbytes, written in parts:
+        if name == _METADATA:
             raise InvalidFieldError(name, "is the format's own key", "name the tensor otherwise")
-        dtype = array.dtype if array.dtype in _BY_DTYPE else array.dtype.newbyteorder("<")
-        if dtype not in _BY_DTYPE:
-            raise InvalidFieldError(name, f"dtype {array.dtype} has no safetensors name")
-        end = at + array.nbytes
-        header[name] = {"dtype": _BY_DTYPE[dtype], "shape": array.shape, "data_offsets": (at, end)}
-        if array.nbytes:
-            data.append(np.ascontiguousarray(array, dtype).data)
+        end = at + nbytes
+        entries.append(
+            f'{_COMPACT.encode(name)}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{at},{end}]}}'
+        )
+        data.append(written)
         at = end
-    text = _utf8(header)
+    text = _utf8(f"{{{','.join(entries)}}}")
     text += b" " * (-len(text) % _ALIGNMENT)
     return b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, *data))
 
 
-def _utf8(header: dict[str, object]) -> bytes:
+def _metadata_json(metadata: Mapping[str, str]) -> str:
+    pairs = []
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidFieldError(f"metadata[{key!r}]", "keys and values must be str")
+        pairs.append(f"{_COMPACT.encode(key)}:{_COMPACT.encode(value)}")
+    return f"{{{','.join(pairs)}}}"
+
+
+def _written(name: str, dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
+    """The format's name of a dtype, and its little-endian form."""
+    found = _WRITTEN.get(dtype)
+    if found is None:
+        raise InvalidFieldError(name, f"dtype {dtype} has no safetensors name")
+    return found
+
+
+def _utf8(header: str) -> bytes:
     try:
-        return _COMPACT.encode(header).encode()
+        return header.encode()
     except UnicodeEncodeError as error:
         raise InvalidFieldError(
             "metadata", f"is no Unicode text: {error}", "leave lone surrogates out"
@@ -104,7 +143,7 @@ def unpack(buffer: Buffer) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """
     view = memoryview(buffer).cast("B")
     header, start = _read_header(view)
-    metadata = _check_metadata(header.pop("__metadata__", None))
+    metadata = _check_metadata(header.pop(_METADATA, None))
     spans = sorted(
         ((name, *_check_entry(name, entry)) for name, entry in header.items()), key=lambda s: (s[3], s[4])
     )

@@ -109,6 +109,8 @@ class TrajectoryTree:
                 for i in turns
                 if self._turns[i].tools_hash == tools_hash and self._marks.get(i) is not Mark.SUPERSEDED
             ]
+            if len(usable) == 1:
+                return Match(usable[0], depth)
             if usable:
                 live = [i for i in usable if self.structural_loss(i) is None]
                 return Match((live or usable)[-1], depth)
@@ -122,7 +124,7 @@ class TrajectoryTree:
         """
         if not self._turns:
             return ""
-        if self._branches.ends(keys):
+        if next(self._branches.ends(keys), None) is not None:
             return "tools_changed"
         return "history_changed" if self._branches.depth(keys) else "new_context"
 
@@ -151,8 +153,9 @@ class TrajectoryTree:
         if turn.parent != ROOT:
             self._children[turn.parent].append(turn.index)
             self._contests.pop(_sibling_key(self._turns[turn.parent]), None)
-        self._siblings.setdefault(_sibling_key(turn), []).append(turn.index)
-        self._contests.pop(_sibling_key(turn), None)
+        siblings = _sibling_key(turn)
+        self._siblings.setdefault(siblings, []).append(turn.index)
+        self._contests.pop(siblings, None)
         self._branches.add(turn.parent, (*turn.input_keys, turn.reply_key))
         self._keep_tip(turn.index, tip)
 
@@ -276,6 +279,9 @@ def _sibling_key(turn: Turn) -> _SiblingKey:
 def _compact(turn: Turn) -> Turn:
     """The turn with arrays that do not keep a larger buffer alive: an array's, or the log's that they were
     read from. Experts are most of what a log holds, and stay views."""
+    columns = turn.delta_ids, turn.delta_origin, turn.output_ids, turn.logprobs, turn.versions
+    if turn.experts is None and all(array.base is None for array in columns):
+        return turn
     swollen = {
         name: array.copy()
         for name in ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions", "experts")

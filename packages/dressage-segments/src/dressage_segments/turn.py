@@ -22,6 +22,9 @@ UNKNOWN_VERSION = -1
 
 FINISH_REASONS = ("stop", "length", "abort")
 
+_GIVEN = bytes(origin for origin in Origin if origin is not Origin.SAMPLED)
+"""Every origin that a token of a turn's delta can have."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
@@ -142,8 +145,8 @@ class Turn:
         check_range("delta_ids", self.delta_ids, 0)
         check_range("output_ids", self.output_ids, 0)
         check_range("versions", self.versions, UNKNOWN_VERSION)
-        check_range("delta_origin", self.delta_origin, 0, max(Origin))
-        if (self.delta_origin == Origin.SAMPLED).any():
+        if self.delta_origin.tobytes().translate(None, _GIVEN):
+            check_range("delta_origin", self.delta_origin, 0, max(Origin))
             raise InvalidFieldError("delta_origin", "says sampled: only output_ids were sampled")
         if self.experts_start < 0:
             raise InvalidFieldError("experts_start", f"is {self.experts_start}, must be ≥ 0")

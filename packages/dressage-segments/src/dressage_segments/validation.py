@@ -27,7 +27,10 @@ def check_column(name: str, array: object, dtype: type[np.generic], length: int 
 
 def check_range(name: str, array: NDArray[Any], low: int, high: int | None = None) -> None:
     """Raise InvalidFieldError unless every entry is in [low, high]; names the first that is not."""
-    if not len(array) or (array.min() >= low and (high is None or array.max() <= high)):
+    # The ufuncs' own reductions: the methods of an array go through several functions of Python.
+    if not array.size or (
+        np.minimum.reduce(array, None) >= low and (high is None or np.maximum.reduce(array, None) <= high)
+    ):
         return
     bad = array < low
     if high is not None:

@@ -74,7 +74,7 @@ class FilesStore:
         else:
             self._layout.create(fsync=fsync)
             self._lock = WriterLock(self._layout.lock)
-        self._logs = LogWriter(max_open=max_open_files, fsync=fsync)
+        self._logs = LogWriter(self._layout.log, max_open=max_open_files, fsync=fsync)
         self._log_bytes = self._trajectory_bytes = 0
         try:
             if not read_only:
@@ -102,12 +102,11 @@ class FilesStore:
         check_session_id(session_id)
         data = frame(record_to_bytes(record))
         with self._gate.writing():
-            path = self._layout.log(session_id)
-            has_log = self._logs.length(path) is not None or path.exists()
+            has_log = self._logs.length(session_id) is not None or self._layout.log(session_id).exists()
             if not has_log or record.kind == "open":
                 check_append(session_id, record.kind, has_log, self._index.get(session_id))
             self._check_quota(len(data))
-            self._logs.append(path, data)
+            self._logs.append(session_id, data)
             self._log_bytes += len(data)
 
     def records(self, session_id: str) -> Iterator[LogRecord]:
@@ -160,7 +159,7 @@ class FilesStore:
                 return
             if self._index.get(session_id) is None:
                 self._note(Entry(session_id, State.DROPPED, 0, "", {}, 0))
-            self._logs.drop(path)
+            self._logs.drop(session_id)
             with os_errors(path):
                 if self._retain:
                     path.replace(self._layout.retained_log(session_id))
@@ -286,15 +285,15 @@ class FilesStore:
             if known is not None and known.state is not State.PENDING:
                 self.forget(session_id)
             else:
-                self._repair_log(layout.log(session_id))
+                self._repair_log(session_id)
         self._measure()
         self._reserve.hold()
 
-    def _repair_log(self, path: Path) -> None:
+    def _repair_log(self, session_id: str) -> None:
         try:
-            whole = self._logs.repair(path)
+            whole = self._logs.repair(session_id)
         except CorruptStoreError:
             return  # One damaged session keeps no other from recovery: using it raises again.
         if whole == 0:
-            self._logs.drop(path)
-            path.unlink()
+            self._logs.drop(session_id)
+            self._layout.log(session_id).unlink()

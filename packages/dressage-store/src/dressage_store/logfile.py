@@ -6,6 +6,7 @@ import os
 import struct
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,86 +110,95 @@ def _is_payload(view: memoryview) -> bool:
 
 
 class LogWriter:
-    """Appends frames to many files through a bounded set of descriptors.
+    """Appends frames to many sessions' files through a bounded set of descriptors.
 
     The whole length of every file is kept, so that an append costs O(record) even when its descriptor was
-    given up meanwhile.
+    given up meanwhile. Of a file that is open no path is made: that costs as much as a small write.
     """
 
-    def __init__(self, *, max_open: int, fsync: bool) -> None:
+    def __init__(self, path_of: Callable[[str], Path], *, max_open: int, fsync: bool) -> None:
+        self._path_of = path_of
         self._max_open = max(1, max_open)
         self._fsync = fsync
-        self._open: OrderedDict[Path, int] = OrderedDict()
-        self._whole: dict[Path, int] = {}
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._whole: dict[str, int] = {}
 
-    def append(self, path: Path, data: bytes) -> None:
+    def append(self, session_id: str, data: bytes) -> None:
         """Append one frame with one write, whole or not at all. Raises StoreFullError, StoreReadOnlyError."""
-        with os_errors(path):
-            descriptor = self._descriptor(path)
-            whole = self._whole[path]
-            try:
-                _write_all(descriptor, data)
-                if self._fsync:
-                    os.fsync(descriptor)
-            except OSError:
-                self._restore(path, descriptor, whole)
+        try:
+            self._append(session_id, data)
+        except OSError:
+            with os_errors(self._path_of(session_id)):
                 raise
-            self._whole[path] = whole + len(data)
 
-    def length(self, path: Path) -> int | None:
+    def length(self, session_id: str) -> int | None:
         """The whole length of a file that was written or repaired here."""
-        return self._whole.get(path)
+        return self._whole.get(session_id)
 
-    def repair(self, path: Path) -> int:
+    def repair(self, session_id: str) -> int:
         """Cut a torn tail off; returns the whole length. Raises CorruptStoreError."""
+        path = self._path_of(session_id)
         with os_errors(path):
             data = path.read_bytes()
             whole = scan(data, path).whole
             if whole < len(data):
                 os.truncate(path, whole)
-        self._whole[path] = whole
+        self._whole[session_id] = whole
         return whole
 
-    def drop(self, path: Path) -> None:
+    def drop(self, session_id: str) -> None:
         """Give up everything known of a file."""
-        self._whole.pop(path, None)
-        descriptor = self._open.pop(path, None)
+        self._whole.pop(session_id, None)
+        descriptor = self._open.pop(session_id, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def close(self) -> None:
         """Close every descriptor."""
-        for path in list(self._open):
-            self.drop(path)
+        for session_id in list(self._open):
+            self.drop(session_id)
 
-    def _descriptor(self, path: Path) -> int:
-        descriptor = self._open.get(path)
-        if descriptor is not None:
-            self._open.move_to_end(path)
-            return descriptor
+    def _append(self, session_id: str, data: bytes) -> None:
+        descriptor = self._open.get(session_id)
+        if descriptor is None:
+            descriptor = self._opened(session_id)
+        else:
+            self._open.move_to_end(session_id)
+        whole = self._whole[session_id]
+        try:
+            _write_all(descriptor, data)
+            if self._fsync:
+                os.fsync(descriptor)
+        except OSError:
+            self._restore(session_id, descriptor, whole)
+            raise
+        self._whole[session_id] = whole + len(data)
+
+    def _opened(self, session_id: str) -> int:
+        path = self._path_of(session_id)
         fresh = not path.exists()
-        if not fresh and self._whole.get(path) != path.stat().st_size:
-            self.repair(path)
+        if not fresh and self._whole.get(session_id) != path.stat().st_size:
+            self.repair(session_id)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if fresh:
-            self._whole[path] = 0
+            self._whole[session_id] = 0
             if self._fsync:
                 sync_folder(path.parent)
-        self._open[path] = descriptor
+        self._open[session_id] = descriptor
         while len(self._open) > self._max_open:
             os.close(self._open.popitem(last=False)[1])
         return descriptor
 
-    def _restore(self, path: Path, descriptor: int, whole: int) -> None:
+    def _restore(self, session_id: str, descriptor: int, whole: int) -> None:
         """Take a partial record back; a file that cannot be cut now is repaired before it is used again."""
         try:
             os.ftruncate(descriptor, whole)
         except OSError:
-            self.drop(path)
+            self.drop(session_id)
         else:
             if whole == 0:
-                self.drop(path)
-                path.unlink(missing_ok=True)
+                self.drop(session_id)
+                self._path_of(session_id).unlink(missing_ok=True)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
