@@ -84,7 +84,7 @@ def test_a_read_only_disk_is_a_clear_error(tmp_path, monkeypatch, session):
             raise OSError(30, "Read-only file system")
 
         monkeypatch.setattr(os, "write", refuse)
-        with pytest.raises(StoreReadOnlyError, match="Read-only file system: give a folder"):
+        with pytest.raises(StoreReadOnlyError, match=r"one\.log: Read-only file system: give a folder"):
             store.append("one", log[1])
         monkeypatch.undo()
         assert kinds(store, "one") == ["open"]
@@ -350,7 +350,7 @@ def test_a_partial_write_on_a_full_disk_is_taken_back_and_the_session_goes_on(tm
             return real(descriptor, bytes(data)[: len(data) // 2])
 
         monkeypatch.setattr(os, "write", half)
-        with pytest.raises(StoreFullError, match="No space left"):
+        with pytest.raises(StoreFullError, match=r"one\.log: No space left"):
             store.append("one", log[1])
         monkeypatch.undo()
         assert (tmp_path / "s/log/one.log").stat().st_size == size

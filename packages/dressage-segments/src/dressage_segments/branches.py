@@ -79,16 +79,14 @@ class BranchIndex:
 
     def _whole(self, keys: Sequence[str], start: int, state: int) -> list[tuple[int, int]]:
         """Length and state of each whole walk in ``keys`` longer than ``start``; the longest first."""
-        ends = self._ends
-        found = [(depth, after) for depth, after in self._follow(keys, start, state) if after in ends]
+        found = [(depth, after) for depth, after in self._follow(keys, start, state) if after in self._ends]
         found.reverse()
         return found
 
     def _follow(self, keys: Sequence[str], start: int, state: int) -> Iterator[tuple[int, int]]:
         """Each length after ``start``, at which the state is ``state``, and the state there."""
-        edges = self._edges
         for depth in range(start, len(keys)):
-            after = edges.get((state, keys[depth]))
+            after = self._edges.get((state, keys[depth]))
             if after is None:
                 return
             state = after

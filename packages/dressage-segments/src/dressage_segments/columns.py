@@ -21,14 +21,14 @@ class Column(Generic[S]):
     new buffer. Values of another dtype are refused rather than cast.
     """
 
-    __slots__ = ("_buffer", "_growth", "_length", "_name")
+    __slots__ = ("_buffer", "_growth", "_length", "_locked", "_name")
 
     def __init__(
         self, dtype: type[S] | np.dtype[S], *, name: str = "column", capacity: int = 0, growth: float = 1.5
     ) -> None:
         if growth <= 1.0:
             raise InvalidFieldError("growth", f"must be above 1, got {growth}")
-        self._buffer: NDArray[S] = np.empty(capacity, dtype=dtype)
+        self._hold(np.empty(capacity, dtype=dtype))
         self._length = 0
         self._name = name
         self._growth = growth
@@ -59,9 +59,7 @@ class Column(Generic[S]):
 
     def view(self) -> NDArray[S]:
         """What was appended so far, read-only, without a copy."""
-        window = self._buffer[: self._length]
-        window.flags.writeable = False
-        return window
+        return self._locked[: self._length]
 
     def _reserve(self, count: int) -> int:
         end = self._length + count
@@ -69,5 +67,10 @@ class Column(Generic[S]):
             capacity = max(end, int(len(self._buffer) * self._growth), _FIRST_CAPACITY)
             grown = np.empty(capacity, dtype=self._buffer.dtype)
             grown[: self._length] = self._buffer[: self._length]
-            self._buffer = grown
+            self._hold(grown)
         return end
+
+    def _hold(self, buffer: NDArray[S]) -> None:
+        self._buffer = buffer
+        self._locked = buffer[:]  # Read-only, and so is every slice of it.
+        self._locked.flags.writeable = False

@@ -18,7 +18,7 @@ def _wire_ids(ids: NDArray[np.int32]) -> NDArray[np.int32]:
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int32 or ids.ndim != 1:
         found = f"{ids.dtype} of shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise InvalidFieldError("ids", f"must be a 1-D int32 array, got {found}", "np.asarray(ids, np.int32)")
-    return np.ascontiguousarray(ids, dtype=_WIRE)
+    return np.ascontiguousarray(ids, _WIRE)
 
 
 class IdsDigest:

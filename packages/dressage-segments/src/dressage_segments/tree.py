@@ -279,8 +279,8 @@ def _sibling_key(turn: Turn) -> _SiblingKey:
 def _compact(turn: Turn) -> Turn:
     """The turn with arrays that do not keep a larger buffer alive: an array's, or the log's that they were
     read from. Experts are most of what a log holds, and stay views."""
-    columns = turn.delta_ids, turn.delta_origin, turn.output_ids, turn.logprobs, turn.versions
-    if turn.experts is None and all(array.base is None for array in columns):
+    ids, logprobs, versions = turn.output_ids.base, turn.logprobs.base, turn.versions.base
+    if turn.delta_ids.base is turn.delta_origin.base is ids is logprobs is versions is turn.experts is None:
         return turn
     swollen = {
         name: array.copy()

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from dressage_segments.errors import InvalidFieldError
 
+_minimum, _maximum = np.minimum.reduce, np.maximum.reduce
+"""The reductions themselves: the methods of an array come to them through functions of Python."""
+
 LOGPROB_TOLERANCE = 1e-4
 """A natural log probability may exceed 0 by this much from rounding in the engine's float32."""
 
@@ -27,10 +30,7 @@ def check_column(name: str, array: object, dtype: type[np.generic], length: int 
 
 def check_range(name: str, array: NDArray[Any], low: int, high: int | None = None) -> None:
     """Raise InvalidFieldError unless every entry is in [low, high]; names the first that is not."""
-    # The ufuncs' own reductions: the methods of an array go through several functions of Python.
-    if not array.size or (
-        np.minimum.reduce(array, None) >= low and (high is None or np.maximum.reduce(array, None) <= high)
-    ):
+    if not array.size or (_minimum(array, None) >= low and (high is None or _maximum(array, None) <= high)):
         return
     bad = array < low
     if high is not None:
