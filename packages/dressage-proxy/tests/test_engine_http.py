@@ -70,7 +70,7 @@ def saying(*parts: bytes, close: bool = False) -> Answer:
 
 
 async def post(pool: HttpPool, url: str, body: Sequence[bytes]) -> HttpReply:
-    return await (await pool.begin(url, "/generate", body))
+    return await (await pool.begin(url, "/generate", body)).reply()
 
 
 @asynccontextmanager
@@ -219,18 +219,27 @@ async def test_a_reply_that_takes_too_long_is_given_up_with_its_connection() -> 
         assert (await post(pool, url, [b"{}"])).body == b"hi"
 
 
-async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
+async def test_a_request_outlives_who_waits_for_it_and_ends_when_it_is_dropped() -> (
+    None
+):
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
         return None
 
     server = Server()
     async with server.serving(answer) as url, pooled() as pool:
-        task = asyncio.create_task(post(pool, url, [b"{}"]))
+        exchange = await pool.begin(url, "/generate", [b"{}"])
+        task = asyncio.create_task(exchange.reply())
         while not server.requests:
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(server.lost.wait(), 0.05)
+        assert not exchange.ended
+        exchange.drop()
+        with pytest.raises(ConnectionError):
+            await exchange.reply()
         await server.lost.wait()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.choose import Step, Ticket
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, ExpertsShape
-from dressage_proxy.engine.http import HttpReply
+from dressage_proxy.engine.http import Exchange
 from dressage_proxy.engine.idtexts import ids_text, joined
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
@@ -248,17 +249,17 @@ class Generator:
             reply.finish_reason, reply.matched = finish, matched
         return kept
 
-    async def _abandoned(self, engine: str, call: Call, running: asyncio.Future[HttpReply]) -> CallResult:
+    async def _abandoned(self, engine: str, call: Call, running: Exchange) -> CallResult:
         """What the engine had sampled when the turn was cancelled: it is told to abort, and its answer is
         awaited for a moment, so that its tokens are accounted for."""
         deadline = asyncio.get_running_loop().time() + _DRAIN_S
-        while not running.done() and asyncio.get_running_loop().time() < deadline:
+        while not running.ended and asyncio.get_running_loop().time() < deadline:
             # Again and again: an abort that overtakes its own request finds nothing to abort.
             await self._engines.abort(engine, call.rid)
-            await asyncio.wait({running}, timeout=_REPEAT_ABORT_S)
-        if not running.done():
-            running.cancel()
-            return NOTHING
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REPEAT_ABORT_S):
+                    await running.wait()
+        running.drop()
         try:
             return await self._engines.result(engine, call, running)
         except EngineError:

@@ -13,7 +13,7 @@ from typing import Self
 import aiohttp
 import orjson
 
-from dressage_proxy.engine.http import ConnectError, HttpPool, HttpReply
+from dressage_proxy.engine.http import ConnectError, Exchange, HttpPool
 from dressage_proxy.engine.wire import Call, CallResult, decode_reply, request_body
 from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
 
@@ -53,7 +53,7 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def begin(self, engine: str, call: Call) -> asyncio.Future[HttpReply]:
+    async def begin(self, engine: str, call: Call) -> Exchange:
         """Make one call, once; its reply is read by :meth:`result`. Raises PassingEngineError where no
         connection is made."""
         try:
@@ -61,7 +61,7 @@ class EngineClient:
         except ConnectError as error:
             raise PassingEngineError(f"{engine}{_GENERATE}: {error}", unreachable=True) from error
 
-    async def result(self, engine: str, call: Call, running: asyncio.Future[HttpReply]) -> CallResult:
+    async def result(self, engine: str, call: Call, running: Exchange) -> CallResult:
         """What a call came to; who is cancelled here may ask again, the call goes on.
 
         Raises PassingEngineError for 429, 5xx and lost connections, of which no token was accepted, and
@@ -84,9 +84,9 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise RouterError(f"{url}: {type(error).__name__}: {error}") from error
 
-    async def _whole(self, url: str, running: asyncio.Future[HttpReply]) -> bytes:
+    async def _whole(self, url: str, running: Exchange) -> bytes:
         try:
-            reply = await asyncio.shield(running)
+            reply = await running.reply()
         except OSError as error:  # a TimeoutError is one
             raise PassingEngineError(f"{url}: {type(error).__name__}: {error}", lost=True) from error
         if reply.status in _RETRIED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -44,6 +44,49 @@ class _Origin:
     """Those that every request has."""
 
 
+class Exchange:
+    """A request on its way, and its reply. Who is cancelled while waiting for it may wait again: the request
+    goes on, until it is dropped. Used from one event loop, by one who waits at a time."""
+
+    def __init__(self, over: Callable[[], None], drop: Callable[[], None]) -> None:
+        """``over`` is called once it has ended, ``drop`` closes its connection."""
+        self._over = over
+        self._drop = drop
+        self._outcome: HttpReply | Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reply is there, or will never be."""
+        return self._outcome is not None
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        if self._outcome is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    async def reply(self) -> HttpReply:
+        """The whole reply. Raises ConnectionError for what is none, and TimeoutError."""
+        await self.wait()
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
+
+    def drop(self) -> None:
+        """Give it up and close its connection."""
+        if not self.ended:
+            self._drop()
+
+    def end(self, outcome: HttpReply | Exception) -> None:
+        """Its connection's word of how it ended."""
+        self._outcome = outcome
+        self._over()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class HttpPool:
     """Connections by base URL. Used from one event loop."""
 
@@ -55,12 +98,8 @@ class HttpPool:
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Connection] = set()
 
-    async def begin(self, base: str, path: str, body: Sequence[bytes]) -> asyncio.Future[HttpReply]:
-        """Send JSON (its bytes in pieces) once; the future is the reply. Raises ConnectError.
-
-        The future ends with ConnectionError for what is no whole reply, and with TimeoutError; one that is
-        cancelled closes its connection.
-        """
+    async def begin(self, base: str, path: str, body: Sequence[bytes]) -> Exchange:
+        """Send JSON (its bytes in pieces) once. Raises ConnectError."""
         origin = self._origins.get(base)
         if origin is None:
             origin = self._origins[base] = _origin(base)
@@ -69,15 +108,15 @@ class HttpPool:
             f"Content-Length: {sum(map(len, body))}\r\n\r\n"
         )
         connection = self._kept(base) or await self._connect(base, origin)
-        reply = connection.send([head.encode("ascii"), *body])
         timer = asyncio.get_running_loop().call_later(self._timeout_s, connection.give_up)
 
-        def ended(_: asyncio.Future[HttpReply]) -> None:
+        def over() -> None:
             timer.cancel()
             self._back(base, connection)
 
-        reply.add_done_callback(ended)
-        return reply
+        exchange = Exchange(over, connection.close)
+        connection.send(exchange, [head.encode("ascii"), *body])
+        return exchange
 
     def close(self) -> None:
         """Close every connection."""
@@ -127,21 +166,20 @@ class _Connection(asyncio.Protocol):
         self.since = 0.0
         self._open = open_ones
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[HttpReply] | None = None
+        self._exchange: Exchange | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._begun = False
 
-    def send(self, request: Sequence[bytes]) -> asyncio.Future[HttpReply]:
-        """Send a request; the future is its reply."""
+    def send(self, exchange: Exchange, request: Sequence[bytes]) -> None:
+        """Send a request; the exchange is told what became of it."""
         self.reusable = False
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        self._exchange = exchange
         if self._transport is None or self.closed:
             self._fail(ConnectionResetError("the engine closed the connection"))
         else:
             self._transport.writelines(request)
-        return waiter
 
     def give_up(self) -> None:
         """The time is over."""
@@ -207,18 +245,19 @@ class _Connection(asyncio.Protocol):
 
     def _done(self) -> None:
         self._begun = False
-        waiter, self._waiter = self._waiter, None
-        if waiter is None:
-            self.reusable = False  # an answer that nobody asked for
-        elif not waiter.done():
-            waiter.set_result(HttpReply(self._parser.get_status_code(), self._headers, b"".join(self._body)))
+        self._end(HttpReply(self._parser.get_status_code(), self._headers, b"".join(self._body)))
         self._body = []
 
     def _fail(self, error: Exception) -> None:
         self.reusable = False
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(error)
+        self._end(error)
+
+    def _end(self, outcome: HttpReply | Exception) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            self.close()  # nobody had asked
+        else:
+            exchange.end(outcome)
 
 
 def _origin(base: str) -> _Origin:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dressage_proxy.engine.choose import Book, Choice, Step, Ticket, chooser
 from dressage_proxy.engine.client import EngineClient
-from dressage_proxy.engine.http import HttpReply
+from dressage_proxy.engine.http import Exchange
 from dressage_proxy.engine.labels import Labels
 from dressage_proxy.engine.prefix import chain
 from dressage_proxy.engine.router import workers
@@ -127,11 +127,11 @@ class EnginePool:
             until = asyncio.get_running_loop().time() + max(error.delay_s or 0.0, _AWAY_S)
             self._away[ticket.url] = until
 
-    async def begin(self, engine: str, call: Call) -> asyncio.Future[HttpReply]:
+    async def begin(self, engine: str, call: Call) -> Exchange:
         """See :meth:`EngineClient.begin`."""
         return await self._client.begin(engine, call)
 
-    async def result(self, engine: str, call: Call, running: asyncio.Future[HttpReply]) -> CallResult:
+    async def result(self, engine: str, call: Call, running: Exchange) -> CallResult:
         """See :meth:`EngineClient.result`."""
         result = await self._client.result(engine, call, running)
         self._away.pop(engine, None)
