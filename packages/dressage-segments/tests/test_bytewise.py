@@ -11,8 +11,11 @@ HIGHEST = [1, 2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**24 - 1, 2**24, 2**31 - 1]
 
 @st.composite
 def columns(draw):
-    """int32 and uint8, of many numbers or of runs, around every length and number where the form changes."""
-    dtype = draw(st.sampled_from([np.int32, np.uint8]))
+    """int32 and uint8, of many numbers or of runs, around every length and number where the form changes;
+    float32 of any bits."""
+    dtype = draw(st.sampled_from([np.int32, np.uint8, np.float32]))
+    if dtype == np.float32:
+        return np.array(draw(st.lists(st.integers(0, 2**32 - 1), max_size=20)), np.uint32).view(np.float32)
     highest = min(draw(st.sampled_from(HIGHEST)), np.iinfo(dtype).max)
     lowest = draw(st.sampled_from([0, 0, -1, -(2**31)])) if dtype == np.int32 else 0
     numbers = st.integers(lowest, highest) | st.sampled_from([0, highest])
@@ -77,6 +80,8 @@ def test_the_columns_of_turns_are_usual(array, form):
         np.zeros((8, 8), np.uint8),
         np.zeros(8, np.int8),
         np.zeros(8, bool),
+        np.zeros(8, np.float64),
+        np.zeros(8, ">f4"),
         np.array([1, 1, 2, 3, 4, 5, 6, 7], np.int32),
         np.repeat(np.arange(9, dtype=np.uint8), 20),
         np.zeros(7, np.int32),

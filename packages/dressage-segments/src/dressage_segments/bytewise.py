@@ -21,6 +21,7 @@ _MOST = 2**12
 """Of more entries numpy is faster."""
 _MOST_RUNS = 8
 _INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
 _UINT8 = np.dtype(np.uint8)
 
 
@@ -31,6 +32,8 @@ def usual(name: str, array: NDArray[Any]) -> Part | None:
             return _int32(name, array)
         if array.dtype == _UINT8:
             return _uint8(name, array)
+        if array.dtype == _FLOAT32:
+            return Part(-4, name, "F32", str(array.size), array.nbytes, array.tobytes())
     return None
 
 

@@ -64,8 +64,8 @@ class Column(Generic[S]):
     def _reserve(self, count: int) -> int:
         end = self._length + count
         if end > len(self._buffer):
-            capacity = max(end, int(len(self._buffer) * self._growth), _FIRST_CAPACITY)
-            grown = np.empty(capacity, dtype=self._buffer.dtype)
+            capacity = max(int(end * self._growth), _FIRST_CAPACITY)
+            grown = np.empty(capacity, self._buffer.dtype)
             grown[: self._length] = self._buffer[: self._length]
             self._hold(grown)
         return end

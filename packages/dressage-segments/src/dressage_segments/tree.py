@@ -279,13 +279,12 @@ def _sibling_key(turn: Turn) -> _SiblingKey:
 def _compact(turn: Turn) -> Turn:
     """The turn with arrays that do not keep a larger buffer alive: an array's, or the log's that they were
     read from. Experts are most of what a log holds, and stay views."""
-    ids, logprobs, versions = turn.output_ids.base, turn.logprobs.base, turn.versions.base
-    if turn.delta_ids.base is turn.delta_origin.base is ids is logprobs is versions is turn.experts is None:
-        return turn
     swollen = {
         name: array.copy()
         for name in ("delta_ids", "delta_origin", "output_ids", "logprobs", "versions", "experts")
-        if (array := getattr(turn, name)) is not None and _is_swollen(array, of_log=name != "experts")
+        if (array := getattr(turn, name)) is not None
+        and array.base is not None
+        and _is_swollen(array, of_log=name != "experts")
     }
     return dataclasses.replace(turn, **swollen) if swollen else turn
 

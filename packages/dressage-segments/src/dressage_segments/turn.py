@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dressage_segments.errors import InvalidFieldError
-from dressage_segments.validation import check_column, check_experts, check_range, usable_logprobs
+from dressage_segments.validation import (
+    check_column,
+    check_experts,
+    check_floor,
+    check_range,
+    usable_logprobs,
+)
 from dressage_segments.vocabulary import BranchKind, LossCause, Origin
 
 ROOT = -1
@@ -142,9 +148,9 @@ class Turn:
 
     def validate(self) -> None:
         """Check the values too, O(tokens added). Raises InvalidFieldError naming the column."""
-        check_range("delta_ids", self.delta_ids, 0)
-        check_range("output_ids", self.output_ids, 0)
-        check_range("versions", self.versions, UNKNOWN_VERSION)
+        check_floor("delta_ids", self.delta_ids, 0)
+        check_floor("output_ids", self.output_ids, 0)
+        check_floor("versions", self.versions, UNKNOWN_VERSION)
         if self.delta_origin.tobytes().translate(None, _GIVEN):
             check_range("delta_origin", self.delta_origin, 0, max(Origin))
             raise InvalidFieldError("delta_origin", "says sampled: only output_ids were sampled")
