@@ -219,9 +219,7 @@ async def test_a_reply_that_takes_too_long_is_given_up_with_its_connection() -> 
         assert (await post(pool, url, [b"{}"])).body == b"hi"
 
 
-async def test_a_request_outlives_who_waits_for_it_and_ends_when_it_is_dropped() -> (
-    None
-):
+async def test_a_request_outlives_who_waits_for_it_and_ends_when_it_is_dropped() -> None:
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
         return None
 

@@ -21,7 +21,7 @@ from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.session import Session
 from dressage_proxy.sessions import Sessions
-from dressage_proxy.surrogates import HALVES_NOTE, load_json
+from dressage_proxy.surrogates import HALVES_NOTE
 
 _SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 _COUNT = "v1/messages/count_tokens"
@@ -204,7 +204,7 @@ class DataPlane:
             if not message.get("more_body"):
                 break
         try:
-            body, mended = load_json(b"".join(parts))
+            body, mended = self._pipeline.load(call.session, b"".join(parts))
         except ValueError as error:
             raise RequestError(f"the request body is no JSON: {error}", code="invalid_json") from error
         if not isinstance(body, dict):

@@ -181,12 +181,14 @@ class Fuzzer:
             place[key] = copy.deepcopy(self.random.choice(_STRANGE))
 
     def _look_for_leaks(self) -> None:
+        pipeline = self.proxy.pipeline
         left = {
-            "replies in the making": len(self.proxy.pipeline.attempts.joinable)
-            + len(self.proxy.pipeline.attempts.running),
+            "replies in the making": len(pipeline.attempts.joinable) + len(pipeline.attempts.running),
             "engine calls": self.proxy.controller.in_flight,
             "turns at the gate": self.proxy.controller.waiting,
             "sessions": len(self.proxy.sessions),
+            "bytes of prompts and bodies": self.proxy.pipeline.texts.nbytes
+            + self.proxy.pipeline.bodies.nbytes,
         }
         self.tally.failures += [f"leaked: {count} {what}" for what, count in left.items() if count]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dressage_segments import Mark, Turn
 from dressage_tito import ChatCodec, Message
 
 from dressage_proxy.attempts import Attempt, Attempts, Known
+from dressage_proxy.bodies import Bodies
 from dressage_proxy.cachehits import expected_hit
 from dressage_proxy.committing import Committer
 from dressage_proxy.config import ProxyConfig
@@ -23,6 +25,7 @@ from dressage_proxy.planning import Place, Plan, locate, plan
 from dressage_proxy.replies import reasoning_tokens
 from dressage_proxy.sampling import Effective, context_window, effective, reply_cap
 from dressage_proxy.session import Session, State
+from dressage_proxy.surrogates import load_json
 
 _RETRY_AFTER_S = 1.0
 _BUSY_SESSIONS = 8
@@ -44,6 +47,7 @@ class Pipeline:
     attempts: Attempts = field(default_factory=Attempts)
     """Replies in the making."""
     texts: IdTexts = field(default_factory=IdTexts)
+    bodies: Bodies = field(default_factory=Bodies)
 
     def join(self, session: Session, request: ModelRequest) -> Attempt:
         """The reply in the making to a request, with one more who waits for it. What it becomes is told by
@@ -99,6 +103,18 @@ class Pipeline:
                 f"{self.attempts.total} replies are in the making, the limit is {self.config.max_in_flight}",
                 retry_after_s=_RETRY_AFTER_S,
             )
+
+    def load(self, session: Session, data: bytes) -> tuple[Any, bool]:
+        """The value of a request's body, and whether half a surrogate pair in it was replaced. Raises
+        ValueError."""
+        if session.ending or session.state is not State.OPEN:
+            return load_json(data)
+        return self.bodies.load(session.id, data)
+
+    def forget(self, session_id: str) -> None:
+        """Keep nothing of a session that has ended."""
+        self.texts.forget(session_id)
+        self.bodies.forget(session_id)
 
     async def drain(self, timeout_s: float) -> bool:
         """Begin nothing new, and wait for what is in the making; whether all ended in time."""

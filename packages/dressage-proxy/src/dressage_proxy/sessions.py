@@ -162,7 +162,7 @@ class Sessions:
             trajectory.outcome.get(_EXPIRED) is True,
         )
         session.state = State.FINALIZED
-        self._pipeline.texts.forget(session.id)
+        self._pipeline.forget(session.id)
         session.tree = TrajectoryTree(session.info)
         session.recents.clear()
         session.memo.clear()
@@ -257,7 +257,7 @@ class Sessions:
         self._sessions.pop(session_id, None)
         self._ended[session_id] = state
         self._controller.forget(session_id)
-        self._pipeline.texts.forget(session_id)
+        self._pipeline.forget(session_id)
         self._metrics.sessions.set(len(self._sessions))
 
     def recover(self) -> int:
