@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -61,8 +60,11 @@ def test_what_was_rendered_before_changes_nothing(
     same()
 
 
-def test_a_known_frame_is_rendered_once(toy: ChatCodec, monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = toy.with_profile(dataclasses.replace(toy.profile))
+def test_a_known_frame_is_rendered_once(
+    codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the template does to contents what cannot be followed (see test_tails for where it can be)."""
+    codec = codec_with(CHATML.replace("CONTENT", "(m.content | replace('Xq7none', ''))"))
     prefix = np.array([5, *codec.stop_token_ids], np.int32)
     renders = []
     render = ChatTemplate.render

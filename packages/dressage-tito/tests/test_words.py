@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from dressage_tito import ChatCodec, Message
-from dressage_tito.words import Words
+from dressage_tito.words import Words, chunks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -30,7 +31,9 @@ class Bare:
         self.words = words
 
     def check(self, text: str) -> None:
-        assert self.words.ids(text) == self.tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self.words.ids(text)
+        assert ids is not None
+        assert ids.tolist() == self.tokenizer.encode(text, add_special_tokens=False).ids
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_any_ascii_text_becomes_the_tokenizers_ids(bare_toy: Bare, text: str) ->
     bare_toy.check(text)  # from what was kept
 
 
-@pytest.mark.parametrize("name", ["qwen3", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_v3", "gpt-oss", "mistral-nemo"])
 def test_real_tokenizers_give_the_same_ids(name: str, model_folder: Callable[[str], Path]) -> None:
     bare = Bare(model_folder(name))
 
@@ -74,6 +77,9 @@ def splitting(pattern: str, **more: Any) -> Mapping[str, Any]:
         (splitting("^a"), "line or text?"),
         (splitting("\\p{Han}+"), "a script and no category"),
         (splitting("a", behavior="Removed"), "words are lost"),
+        (splitting("\\p{L}+ \\p{N}|\\p{L}+"), "a word goes over a space"),
+        (splitting("\\p{L}+(?= \\p{P})|\\p{L}"), "a word ends by what comes after the next space"),
+        ({**splitting("a")["pretokenizers"][1]}, "the text is one word"),
         ({"type": "Digits", "individual_digits": True}, "no expression"),
         (None, "nothing says where words end"),
     ],
@@ -89,11 +95,34 @@ def test_a_random_encoder_has_no_words(bare_toy: Bare) -> None:
 
 def test_what_is_kept_is_bounded(bare_toy: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dressage_tito.words._KEPT_WORDS", 8)
-    words = Words(bare_toy.tokenizer, lambda text: text.split(" "))
+    words = Words(bare_toy.tokenizer, lambda text: [text[:3], text[3:]])
     for number in range(50):
-        words.ids(f"w{number} " + "x" * 100)
-        assert len(words._known) <= 8
-    assert not any(len(word) > 32 for word in words._known)
+        words.ids(f"w{number} " + "x" * 100 + f" v{number} w")
+        assert 0 < len(words._words) <= 8
+        assert 0 < len(words._chunks) <= 8
+    assert not any(len(kept) > 32 for kept in [*words._words, *words._chunks])
+
+
+@given(ascii_texts | spaced)
+def test_chunks_are_the_text_cut_at_spaces_that_stand_alone(text: str) -> None:
+    found = chunks(text)
+    assert " ".join(found) == text
+    blank = "\t\n\x0b\x0c\r "
+    for before, after in itertools.pairwise(found):
+        assert before[-1] not in blank
+        assert after[0] not in blank
+    inner = [chunk[at - 1 : at + 2] for chunk in found for at in range(1, len(chunk) - 1) if chunk[at] == " "]
+    assert all(around[0] in blank or around[2] in blank for around in inner)
+
+
+def test_a_text_with_a_forbidden_id_has_none_here(bare_toy: Bare) -> None:
+    word = bare_toy.tokenizer.encode("z", add_special_tokens=False).ids
+    words = Words.of(bare_toy.tokenizer, bare_toy.json, frozenset(word))
+    assert words is not None
+    for _ in range(2):
+        assert words.ids("a b") is not None
+        assert words.ids("a z b") is None
+        assert words.ids("z") is None
 
 
 def test_content_of_a_prompt_is_encoded_so_too(toy_folder: Path) -> None:

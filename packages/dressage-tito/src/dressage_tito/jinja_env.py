@@ -126,11 +126,11 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def chat_environment(clock: Callable[[], datetime]) -> jinja2.Environment:
+def chat_environment(
+    clock: Callable[[], datetime], kind: type[ChatEnvironment] = ChatEnvironment
+) -> jinja2.Environment:
     """An environment whose ``strftime_now`` asks ``clock``."""
-    environment = ChatEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
-    )
+    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag])
     environment.filters["tojson"] = _tojson
     environment.globals["dict"] = _MakeDict()
     environment.globals["namespace"] = _Namespace

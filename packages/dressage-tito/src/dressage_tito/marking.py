@@ -35,9 +35,14 @@ class Marks:
     cut: str
 
 
+_FIRST_MARKS = Marks(*_POOL[:4])
+
+
 def choose_marks(texts: Iterable[str]) -> Marks | None:
     """Marks that occur in none of the texts; None where all are taken."""
     wide = [text for text in texts if not text.isascii()]
+    if not wide:
+        return _FIRST_MARKS
     free = list(islice((mark for mark in _POOL if not any(mark in text for text in wide)), 4))
     return Marks(*free) if len(free) == 4 else None
 
@@ -171,6 +176,20 @@ def unmark(text: str, marks: Marks) -> tuple[str, list[Span]]:
     return "".join(pieces), spans
 
 
+def without_escapes(text: str, spans: Sequence[Span], escape: str) -> tuple[str, list[Span]]:
+    """A text without the escapes in it, and its spans there."""
+    moved: list[Span] = []
+    position = gone = 0
+    for start, end in spans:
+        gone += text.count(escape, position, start)
+        first = start - gone
+        gone += text.count(escape, start, end)
+        position = end
+        if first < end - gone:
+            moved.append((first, end - gone))
+    return text.replace(escape, ""), moved
+
+
 def widen(text: str, spans: Sequence[Span], contents: Sequence[str]) -> list[Span]:
     """Let spans take in the blanks at their content's ends, which marks leave outside, where printed."""
     wide: list[Span] = []
@@ -207,3 +226,11 @@ def find_in_order(text: str, parts: Sequence[Sequence[str]]) -> list[Span] | int
         position = found + len(form)
         spans.append((found, position))
     return spans
+
+
+def is_text(text: str) -> bool:
+    """Whether every character can be encoded: JSON may spell halves of surrogate pairs."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False

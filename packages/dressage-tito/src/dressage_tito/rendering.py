@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from dressage_tito.dummies import before_tail, head_messages, said_with
 from dressage_tito.frames import Frames
 from dressage_tito.grammars import REASONING_TAGS
 from dressage_tito.marking import (
@@ -16,12 +18,13 @@ from dressage_tito.marking import (
     choose_marks,
     conversation_texts,
     find_in_order,
+    is_text,
     unmark,
     widen,
 )
-from dressage_tito.messages import Message, Refusal, Tool, ToolCall
-from dressage_tito.probe import KEY
+from dressage_tito.messages import Message, Refusal, Tool
 from dressage_tito.profile import Profile
+from dressage_tito.tails import Tails
 from dressage_tito.template import ChatTemplate, Json, RenderError
 
 _MAX_OPENINGS = 32
@@ -50,6 +53,10 @@ class Renderer:
     profile: Profile
     _openings: dict[tuple[str, str], str] = field(default_factory=dict, repr=False, compare=False)
     _frames: Frames = field(default_factory=Frames, repr=False, compare=False)
+    _tails: Tails = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_tails", Tails(self.template))
 
     def render(
         self,
@@ -82,7 +89,7 @@ class Renderer:
         if marks is None:
             return Refusal("marks_exhausted", "the conversation uses every character that could mark content")
         marker = self._marker(marks, self.literals)
-        head = [*marker.messages(before[:-1], marked=False), *_cut(marker, before[-1:])]
+        head = head_messages(marker, before)
         escaped_tools = marker.tools(tools)
         contents = [marker.escape(message.content) for message in messages]
 
@@ -92,7 +99,7 @@ class Renderer:
 
         try:
             bare = text(marked=False)
-            if not _is_text(bare):
+            if not is_text(bare):
                 return Refusal(
                     "half_a_character",
                     "messages or tools hold half of a surrogate pair, which is no character: send it whole",
@@ -114,9 +121,35 @@ class Renderer:
 
         The turn's closing comes first. The history before it is a dummy: two short messages.
         """
+        told = tools if self.profile.tools_in_tail else None
+        marks = None if told else choose_marks(conversation_texts(appended, None))
+        if marks is None:
+            rendered = self._tail(appended, told, kwargs)
+            return rendered if isinstance(rendered, Refusal) else rendered[1]
+        marker = self._marker(marks, self.literals)
+        asked = self._tails.asked(marker, appended, kwargs)
+        printed = None if asked is None else self._tails.printed(asked)
+        if printed is not None:
+            return Rendered(*printed, marks)
+        rendered = self._tail(appended, None, kwargs)
+        if isinstance(rendered, Refusal):
+            return rendered
+        whole, tail = rendered
+        if asked is not None:
+            dummy = before_tail(appended, with_calls=self.profile.calls_before_tool)
+            said = functools.partial(said_with, marker, dummy, appended)
+            closing = whole.text[: len(whole.text) - len(tail.text)]
+            closing = closing[closing.rfind(marks.cut) :]
+            self._tails.learn(asked, said, kwargs, whole.text, closing, (tail.text, tail.spans))
+        return tail
+
+    def _tail(
+        self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json
+    ) -> tuple[Rendered, Rendered] | Refusal:
+        """The whole render and its tail."""
         profile = self.profile
-        dummy = _dummy(appended, with_calls=profile.calls_before_tool)
-        rendered = self.render(appended, tools if profile.tools_in_tail else None, kwargs, before=dummy)
+        dummy = before_tail(appended, with_calls=profile.calls_before_tool)
+        rendered = self.render(appended, tools, kwargs, before=dummy)
         if isinstance(rendered, Refusal):
             return rendered
         position = rendered.text.rfind(rendered.marks.cut)
@@ -131,10 +164,10 @@ class Renderer:
             )
         tail = rendered.after(position + 1)
         if not dummy[-1].tool_calls:
-            return tail
+            return rendered, tail
         if not tail.text.startswith(profile.call_suffix):
             return Refusal("template_shape", "the chat template does not close a turn of tool calls")
-        return tail.after(len(profile.call_suffix))
+        return rendered, tail.after(len(profile.call_suffix))
 
     def thoughts_of_history(
         self,
@@ -151,7 +184,7 @@ class Renderer:
         """
         answers = any(message.role == "tool" for message in appended[:1])
         asked = appended if answers else [Message("tool")]
-        reply = _dummy(asked, with_calls=answers or calls)[-1]
+        reply = before_tail(asked, with_calls=answers or calls)[-1]
         user = Message("user", "hi")
         try:
             prompt = self.reference([user], tools, kwargs, generation=True)
@@ -240,14 +273,6 @@ class Renderer:
         return Rendered(text, tuple(widen(text, spans, [filled[index] for index in order])), marks)
 
 
-def _is_text(text: str) -> bool:
-    """Whether every character can be encoded: JSON may spell halves of surrogate pairs."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def _printed(seen: Sequence[str], wanted: Sequence[Sequence[str]]) -> tuple[list[int], int | None]:
     """Which contents were printed, as they come in the render (a template may move one), and the first that
     was not. ``seen`` are the marked texts, ``wanted`` each content in the forms that it may take."""
@@ -269,38 +294,3 @@ def _forms(text: str) -> tuple[str, ...]:
     """A content as a template may print it: as it is, or inside a JSON string."""
     inside = json.dumps(text, ensure_ascii=False)[1:-1]
     return (text,) if inside == text else (text, inside)
-
-
-def _dummy(appended: Sequence[Message], *, with_calls: bool) -> list[Message]:
-    """A user message and an assistant turn (with the calls that leading tool messages answer)."""
-    calls: list[ToolCall] = []
-    for message in appended if with_calls else ():
-        if message.role != "tool":
-            break
-        calls.append(
-            ToolCall(
-                message.tool_call_id or "call00001",
-                message.name or "f",
-                {KEY: "Xq7cut"},
-                f'{{"{KEY}": "Xq7cut"}}',
-            )
-        )
-    return [Message("user", "hi"), Message("assistant", "" if calls else "ok", tool_calls=tuple(calls))]
-
-
-def _cut(marker: Marker, last: Sequence[Message]) -> list[Json]:
-    """The last dummy message with the cut mark where its own text ends."""
-    result: list[Json] = []
-    for message in marker.messages(last, marked=False):
-        calls = message.get("tool_calls")
-        if not calls:
-            result.append({**message, "content": message["content"] + marker.marks.cut})
-            continue
-        arguments = calls[-1]["function"]["arguments"]
-        cut = marker.marks.cut
-        function = {
-            **calls[-1]["function"],
-            "arguments": f'{{"{KEY}": "{cut}"}}' if isinstance(arguments, str) else {KEY: cut},
-        }
-        result.append({**message, "tool_calls": [*calls[:-1], {**calls[-1], "function": function}]})
-    return result

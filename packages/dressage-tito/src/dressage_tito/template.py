@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dressage_tito.errors import FolderError
+
+if TYPE_CHECKING:
+    from dressage_tito.jinja_trace import Part, Trace, TracedTemplate
 
 Json = Mapping[str, Any]
 Clock = Callable[[], datetime]
@@ -33,7 +36,9 @@ class ChatTemplate:
         self.sources = dict(sources)
         self._failures = FAILURES
         self._special = dict(special)
+        self._clock = clock
         self._templates: dict[str, jinja2.Template] = {}
+        self._traced: dict[str, TracedTemplate] = {}
         for name, source in sources.items():
             try:
                 self._templates[name] = environment.from_string(source)
@@ -60,17 +65,33 @@ class ChatTemplate:
     ) -> str:
         """The prompt text. Raises RenderError with the template's own words where it refuses or fails."""
         template = self._templates[self._name(bool(tools))]
-        context = {**self._special, **(kwargs or {})}
         try:
-            return template.render(
-                **context,
-                messages=list(messages),
-                tools=list(tools) if tools else None,
-                documents=None,
-                add_generation_prompt=generation,
-            )
+            return template.render(self._context(messages, tools, generation, kwargs))
         except self._failures as error:
             raise RenderError(f"{type(error).__name__}: {error}") from error
+
+    def traced(self, trace: Trace, messages: Sequence[Json], kwargs: Json) -> tuple[Part, ...] | None:
+        """What ``render`` prints for messages (no tools, with the generation prompt) in which ropes of the
+        trace stand for texts. None where that cannot be followed."""
+        from dressage_tito.jinja_trace import TracedTemplate
+
+        name = self._name(False)
+        if name not in self._traced:
+            self._traced[name] = TracedTemplate(self.sources[name])
+        context = self._context(messages, None, True, kwargs)
+        return self._traced[name].parts(context, trace, self._clock)
+
+    def _context(
+        self, messages: Sequence[Json], tools: Sequence[Json] | None, generation: bool, kwargs: Json | None
+    ) -> dict[str, Any]:
+        return {
+            **self._special,
+            **(kwargs or {}),
+            "messages": list(messages),
+            "tools": list(tools) if tools else None,
+            "documents": None,
+            "add_generation_prompt": generation,
+        }
 
 
 def checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:

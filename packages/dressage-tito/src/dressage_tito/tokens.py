@@ -12,19 +12,22 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from dressage_tito.bytelevel import IdBytes
 from dressage_tito.errors import FolderError
 from dressage_tito.folder import TokenizerFolder
+from dressage_tito.marking import Span, without_escapes
 from dressage_tito.unbreakable import UnbreakableTokenError
 from dressage_tito.words import Words
 
-Span = tuple[int, int]
 Json = Mapping[str, Any]
+_Unframed = tuple[int, int, NDArray[np.bool_] | Literal[False]]
+"""Of the ids from the first number up to the second: which are the frame's."""
 
 _BLANKS = " \t\n\r\u2581"
 """Blank space; U+2581 is how SentencePiece writes a blank."""
@@ -53,6 +56,7 @@ class Tokens:
             int(item["id"]): str(item["content"]) for item in control if item.get("special")
         }
         self._control_set = frozenset(self.control_ids.values())
+        self._control_arrays = {token: np.array([token], dtype=np.int32) for token in self._control_set}
         source = json.dumps({**folder.tokenizer, "added_tokens": [], "truncation": None, "padding": None})
         self._full = _build(folder, source, added)
         self._plain = _build(folder, source, plain)
@@ -77,6 +81,8 @@ class Tokens:
     def decode(self, ids: Sequence[int] | NDArray[np.int32]) -> str:
         """All ids as text, control ids spelled out; bytes that are no UTF-8 become U+FFFD."""
         values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        if self._bytes is not None:
+            return self._bytes.text(values)
         return str(self._full.decode(values, skip_special_tokens=False))
 
     def decode_structure(self, ids: Sequence[int]) -> str:
@@ -105,21 +111,26 @@ class Tokens:
         the frame is encoded as one run, so that merges over the border of frame and content are the full
         render's.
         """
-        flags = np.zeros(len(text) + 1, dtype=np.bool_)
-        for start, end in content:
-            flags[start:end] = True
         ids: list[NDArray[np.int32]] = []
-        frame: list[NDArray[np.bool_]] = []
-        position = 0
-        for start, end, token in self._frame_matches(text, content):
-            self._encode_run(text[position:start], flags[position:start], escape, ids, frame)
-            ids.append(np.array([token], dtype=np.int32))
-            frame.append(np.ones(1, dtype=np.bool_))
+        unframed: list[_Unframed] = []
+        size = position = placed = 0
+        for start, end, token in [*self._frame_matches(text, content), (len(text), len(text), None)]:
+            first = placed
+            while placed < len(content) and content[placed][1] <= start:
+                placed += 1
+            spans = [(a - position, b - position) for a, b in content[first:placed] if a < b]
+            run, places = self._encode_run(text[position:start], spans, escape)
+            unframed += [(size + a, size + b, value) for a, b, value in places]
+            ids.append(run)
+            size += len(run)
+            if token is not None:
+                ids.append(self._control_arrays[token])
+                size += 1
             position = end
-        self._encode_run(text[position:], flags[position:-1], escape, ids, frame)
-        if not ids:
-            return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_)
-        return np.concatenate(ids), np.concatenate(frame)
+        frame = np.ones(size, dtype=np.bool_)
+        for first, end, value in unframed:
+            frame[first:end] = value
+        return np.concatenate(ids), frame
 
     def _frame_matches(self, text: str, content: Sequence[Span]) -> list[tuple[int, int, int]]:
         """(start, end, id) of the control literals that lie wholly in the frame."""
@@ -136,71 +147,64 @@ class Tokens:
         return matches
 
     def _encode_run(
-        self,
-        text: str,
-        flags: NDArray[np.bool_],
-        escape: str,
-        ids: list[NDArray[np.int32]],
-        frame: list[NDArray[np.bool_]],
-    ) -> None:
+        self, text: str, spans: list[Span], escape: str
+    ) -> tuple[NDArray[np.int32], list[_Unframed]]:
+        """The ids of a run without control literals, and where they are not of the frame."""
         if escape in text:
-            keep = np.fromiter((char != escape for char in text), dtype=np.bool_, count=len(text))
-            flags, text = flags[keep], text.replace(escape, "")
-        if not text:
-            return
-        if not flags.any():
-            ids.append((self._short_frame_ids if len(text) <= _FRAME_RUN_CHARS else self._frame_ids)(text))
-            frame.append(np.ones(len(ids[-1]), dtype=np.bool_))
-            return
-        if self._byte_level and self._encode_bare(text, flags, ids, frame):
-            return
+            text, spans = without_escapes(text, spans, escape)
+        if not spans:
+            short = len(text) <= _FRAME_RUN_CHARS
+            return self._short_frame_ids(text) if short else self._frame_ids(text), []
+        if self._byte_level and len(spans) == 1:
+            found = self._encode_bare(text, *spans[0])
+            if found is not None:
+                return found
         tokens, offsets = self._encode_plain(text)
         seen = np.zeros(len(text) + 1, dtype=np.int64)
-        np.cumsum(flags, out=seen[1:])
+        for start, end in spans:
+            seen[start + 1 : end + 1] = 1
+        np.cumsum(seen, out=seen)
         flat = itertools.chain.from_iterable(offsets)
         bounds = np.fromiter(flat, dtype=np.int64, count=2 * len(offsets)).reshape(-1, 2)
-        ids.append(np.fromiter(tokens, dtype=np.int32, count=len(tokens)))
-        frame.append(seen[bounds[:, 1]] == seen[bounds[:, 0]])
+        framed = seen[bounds[:, 1]] == seen[bounds[:, 0]]
+        return np.fromiter(tokens, dtype=np.int32, count=len(tokens)), [(0, len(tokens), framed)]
 
     def _encode_bare(
-        self,
-        text: str,
-        flags: NDArray[np.bool_],
-        ids: list[NDArray[np.int32]],
-        frame: list[NDArray[np.bool_]],
-    ) -> bool:
-        """Encode a run with one stretch of content without offsets; False where it cannot be.
+        self, text: str, start: int, end: int
+    ) -> tuple[NDArray[np.int32], list[_Unframed]] | None:
+        """Encode a run with one stretch of content, ``text[start:end]``, without offsets; None where it
+        cannot be.
 
         What of the frame lies before and after the content is found by the lengths of the tokens, one
         character of a byte-level token for each byte.
         """
-        start, end = int(flags.argmax()), len(flags) - int(flags[::-1].argmax())
-        before, after = text[:start], text[end:]
-        if not (flags[start:end].all() and before.isascii() and after.isascii()):
-            return False
-        tokens = self._bare_ids(text)
-        if tokens is None or not self._control_set.isdisjoint(tokens):
-            return False
-        framed = np.zeros(len(tokens), dtype=np.bool_)
-        framed[: self._tokens_within(tokens, len(before))] = True
-        framed[len(tokens) - self._tokens_within(reversed(tokens), len(after)) :] = True
-        ids.append(np.array(tokens, dtype=np.int32))
-        frame.append(framed)
-        return True
+        if not (text[:start].isascii() and text[end:].isascii()):
+            return None
+        ids = self._bare_ids(text)
+        if ids is None:
+            return None
+        before = self._tokens_within(ids[:start].tolist(), start)
+        rest = len(text) - end
+        after = self._tokens_within(ids[: -rest - 1 : -1].tolist(), rest)
+        return ids, [(before, len(ids) - after, False)]
 
-    def _bare_ids(self, text: str) -> list[int] | None:
+    def _bare_ids(self, text: str) -> NDArray[np.int32] | None:
         """The ids of a text alone: word by word, or, where threads are to run meanwhile, without the
-        interpreter's lock; None where neither can be."""
+        interpreter's lock; None where neither can be, or where a control id is among them."""
         if text.isascii() and len(text) <= _WORDS_CHARS and self._words is not None:
             return self._words.ids(text)
         if not self._threads:
             return None
         ids: list[int] = self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
+        return np.array(ids, dtype=np.int32) if self._control_set.isdisjoint(ids) else None
+
+    @functools.cached_property
+    def _bytes(self) -> IdBytes | None:
+        return IdBytes.of(self._full, self._json)
 
     @functools.cached_property
     def _words(self) -> Words | None:
-        return Words.of(self._plain, self._json)
+        return Words.of(self._plain, self._json, self._control_set)
 
     def _tokens_within(self, tokens: Iterable[int], size: int) -> int:
         """How many of the first tokens lie wholly in the first ``size`` bytes."""

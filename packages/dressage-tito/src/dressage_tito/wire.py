@@ -31,8 +31,9 @@ def message_from_json(obj: object, where: str = "messages[0]") -> Message:
     if not isinstance(role, str) or role not in _ROLES:
         raise MessageError(f"{where}.role", f"is {role!r}; send one of {', '.join(_ROLES)}")
     for key, value in obj.items():
-        marks = key in _IGNORED or str(key).startswith("internal_") or value in (None, "", [], {}, False)
-        if key not in _KNOWN and not marks:
+        if key in _KNOWN or key in _IGNORED or value in (None, "", [], {}, False):
+            continue
+        if not str(key).startswith("internal_"):
             raise MessageError(f"{where}.{key}", "is not supported; leave it out")
     calls = _tool_calls(obj.get("tool_calls"), f"{where}.tool_calls")
     if calls and role != "assistant":
@@ -101,7 +102,8 @@ def _text(value: object, where: str) -> str:
 
 def _utf8(value: str, where: str) -> str:
     try:
-        value.encode("utf-8")
+        if not value.isascii():
+            value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise MessageError(
             where, f"holds half a surrogate pair at character {error.start}; send whole characters"

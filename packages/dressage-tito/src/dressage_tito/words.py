@@ -4,6 +4,9 @@ A byte-level BPE cuts a text into words by regular expressions and encodes each 
 a text are those of its words. The expressions are written for all of Unicode; here they are read for ASCII,
 where ``re`` can follow them, and only such texts are cut here. Whether the words are the tokenizer's own is
 proven once for each set of expressions, on every few characters of the kinds that they tell apart.
+
+Most words end at a space that stands alone, and no word goes over one (this is a part of the proof): there a
+text is cut first, without the expressions, into chunks of a word or a few, whose ids are kept as well.
 """
 
 from __future__ import annotations
@@ -13,10 +16,14 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from dressage_tito.bytelevel import spelled_bytes
 
 Json = Mapping[str, Any]
 Split = Callable[[str], list[str]]
@@ -31,6 +38,10 @@ _TOLD_APART = "aZ1 .$'\n\r\t\x0b\x1c\0"
 """A character of each kind that such expressions know."""
 _MOST_TOLD = "as' 1\n."
 _CONTRACTIONS = "a's b't 'RE I'vex 'm. we'll'd d'D 'l'r'v"
+_LONE_SPACE = re.compile(rf" (?=[^{_SPACE}])(?<=[^{_SPACE}] )")
+"""A space with something visible on both sides."""
+_TOUCHING = ("  ", " \n", "\n ", "\t", "\r", "\x0b", "\x0c")
+"""Where none of these is, every space inside a text stands alone."""
 _KEPT_WORDS = 1 << 15
 _KEPT_CHARS = 32
 """Longer words hardly come again."""
@@ -40,46 +51,74 @@ class UnreadableError(ValueError):
     """An expression that is not followed here."""
 
 
+class _ForbiddenError(Exception):
+    """A word has a forbidden id."""
+
+
+class _Kept(dict[str, bytes]):
+    """Ids (int32, as bytes) of short texts, made when they are first asked for. May be shared by threads."""
+
+    def __init__(self, make: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, text: str) -> bytes:
+        made = self._make(text)
+        if len(text) <= _KEPT_CHARS:
+            if len(self) >= _KEPT_WORDS:
+                self.clear()
+            self[text] = made
+        return made
+
+
 class Words:
     """The ids of ASCII texts. May be shared by threads."""
 
-    def __init__(self, tokenizer: Tokenizer, split: Split) -> None:
+    def __init__(self, tokenizer: Tokenizer, split: Split, forbidden: Set[int] = frozenset()) -> None:
         self._model = tokenizer.model
         self._split = split
-        self._known: dict[str, list[int]] = {}
+        self._forbidden = forbidden
+        self._words = _Kept(self._word)
+        self._chunks = _Kept(lambda chunk: self._by_word(" " + chunk))
+        """By chunk, less the space before it."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, folder: Json) -> Words | None:
+    def of(cls, tokenizer: Tokenizer, folder: Json, forbidden: Set[int] = frozenset()) -> Words | None:
         """For a byte-level tokenizer without added tokens, and its tokenizer.json; None where its words are
         not proven to be found here."""
         if (folder.get("model") or {}).get("dropout"):
             return None
         split = _proven_split(json.dumps(folder.get("pre_tokenizer")))
-        return None if split is None else cls(tokenizer, split)
+        return None if split is None else cls(tokenizer, split, forbidden)
 
-    def ids(self, text: str) -> list[int]:
-        """The ids of an ASCII text, as the tokenizer gives them without special tokens."""
-        known = self._known
-        ids: list[int] = []
-        for word in self._split(text):
-            made = known.get(word)
-            ids += self._new(word) if made is None else made
-        return ids
+    def ids(self, text: str) -> NDArray[np.int32] | None:
+        """The ids of an ASCII text, as the tokenizer gives them without special tokens: int32 [T], read-only;
+        None where a forbidden id is among them."""
+        first, *others = chunks(text)
+        try:
+            return np.frombuffer(
+                b"".join([self._by_word(first), *map(self._chunks.__getitem__, others)]), dtype=np.int32
+            )
+        except _ForbiddenError:
+            return None
 
-    def _new(self, word: str) -> list[int]:
-        ids = [token.id for token in self._model.tokenize(word.translate(_byte_level()))]
-        if len(word) <= _KEPT_CHARS:
-            if len(self._known) >= _KEPT_WORDS:
-                self._known.clear()
-            self._known[word] = ids
-        return ids
+    def _by_word(self, text: str) -> bytes:
+        return b"".join(map(self._words.__getitem__, self._split(text)))
+
+    def _word(self, word: str) -> bytes:
+        ids = [token.id for token in self._model.tokenize(word.translate(spelled_bytes()))]
+        if not self._forbidden.isdisjoint(ids):
+            raise _ForbiddenError
+        return np.array(ids, dtype=np.int32).tobytes()
 
 
-@functools.cache
-def _byte_level() -> Mapping[int, int]:
-    """How byte-level tokenizers spell ASCII: what cannot be seen is moved up by 256, in order."""
-    hidden = [code for code in range(128) if not 33 <= code <= 126]
-    return {code: 256 + place for place, code in enumerate(hidden)}
+def chunks(text: str) -> list[str]:
+    """What lies between the spaces of an ASCII text that stand alone."""
+    if not any(map(text.__contains__, _TOUCHING)):
+        found = text.split(" ")
+        if found[0] and found[-1]:
+            return found
+    return _LONE_SPACE.split(text)
 
 
 def _patterns(splitter: Json | None) -> Iterator[str]:
@@ -189,8 +228,10 @@ def _proven_split(pre_tokenizer: str) -> Split | None:
     model = {"type": "BPE", "vocab": {}, "merges": []}
     own = Tokenizer.from_str(json.dumps({"version": "1.0", "pre_tokenizer": parsed, "model": model}))
     for text in _trials():
-        words = own.pre_tokenizer.pre_tokenize_str(text)
-        if split(text) != [text[start:end] for _, (start, end) in words]:
+        words = [text[start:end] for _, (start, end) in own.pre_tokenizer.pre_tokenize_str(text)]
+        first, *others = chunks(text)
+        cut = itertools.chain(split(first), *(split(" " + chunk) for chunk in others))
+        if split(text) != words or list(cut) != words:
             return None
     return split
 
@@ -200,6 +241,7 @@ def _trials() -> Iterable[str]:
     joined = "".join
     yield joined(map(joined, itertools.product(_TOLD_APART, repeat=3)))
     yield joined(map(joined, itertools.product(_MOST_TOLD, repeat=4)))
+    yield joined(f"{a}{b} {c}{d}" for a, b, c, d in itertools.product(_TOLD_APART, repeat=4))
     yield joined(f"a{char}b {char} 1{char}{char}\n{char}" for char in _ASCII)
     yield _CONTRACTIONS
     yield from (joined(trial) for trial in itertools.product(_MOST_TOLD, repeat=2))

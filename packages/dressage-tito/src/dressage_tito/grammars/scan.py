@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,6 +75,12 @@ _BLANK = re.compile(r"\s*+")
 _MALFORMED = "malformed_tool_call: a call that does not parse was left in the content"
 
 
+@functools.lru_cache(maxsize=256)
+def _next_mark(opening: str, thinking: str | None) -> re.Pattern[str]:
+    """What begins a call, or thinking in mid-content."""
+    return re.compile(f"(?P<thinking>{'(?!)' if thinking is None else re.escape(thinking)})|{opening}")
+
+
 class _Scan:
     def __init__(
         self, text: str, finder: type[CallFinder], context: TurnContext, warnings: list[str]
@@ -85,8 +92,7 @@ class _Scan:
         self._context = context
         self._warnings = warnings
         self._called = False
-        thinking = re.escape(context.reasoning_tags[0]) if context.reasoning_tags else "(?!)"
-        self._next = re.compile(f"(?P<thinking>{thinking})|{finder.opening}")
+        self._next = _next_mark(finder.opening, context.reasoning_tags[0] if context.reasoning_tags else None)
 
     def run(self, position: int) -> None:
         """Cut everything from ``position`` on into pieces."""

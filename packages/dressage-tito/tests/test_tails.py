@@ -1,0 +1,212 @@
+"""What follows a turn is printed without the template as the template would print it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from dressage_tito import ChatCodec, Encoded, Message, Refusal
+from dressage_tito.tails import Tails
+from dressage_tito.template import ChatTemplate
+from dressage_tito.toy import NOT_SPECIAL, SPECIAL
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+CHATML = (
+    "{{- HEAD }}{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}"
+    "{%- for call in m.tool_calls %}{%- set f = call.function %}<tool_call>"
+    '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}AFTER}</tool_call>'
+    "{%- endfor %}{{- CONTENT + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+CONTENTS = {
+    "as it is": "m.content",
+    "trimmed": "(m.content | trim)",
+    "looked at": "('' if m.content.startswith('a') and loop.index > 2 else m.content)",
+    "looked into": "(m.content ~ ('!' if '\\n' in m.content else '?'))",
+    "with its id": "((m.tool_call_id ~ ':' ~ m.content) if m.tool_call_id else m.content)",
+    "the id asked for": "('0' + m.content if m.tool_call_id and m.tool_call_id == 'call1' else m.content)",
+    "with its name": "((m.name or '') + m.content)",
+    "twice": "m.content + (m.content if m.role == 'user' else '')",
+    "by kwargs": "(m.content + ('x' if switch is defined and switch else ''))",
+    "in a macro": "say(m.content)",
+    "of the day": "(strftime_now('%d') + m.content)",
+    "cut": "m.content[:100]",
+}
+content = st.lists(
+    st.sampled_from(
+        ["a", "b", "word", " ", "\n", "\u00e9", "\ufdd0", "call1", "user", *SPECIAL, *NOT_SPECIAL]
+    ),
+    max_size=5,
+).map("".join)
+message = st.builds(
+    lambda role, text, call, name: Message(
+        role, text, tool_call_id=call if role == "tool" else "", name=name if role == "tool" else ""
+    ),
+    st.sampled_from(["user", "tool"]),
+    content,
+    st.sampled_from(["call1", "call00001", "other", "<|im_end|>"]),
+    st.sampled_from(["f", "g", ""]),
+)
+asked = st.tuples(st.lists(message, min_size=1, max_size=3), st.sampled_from([{}, {"switch": True}]))
+
+
+def template(text: str = "m.content", *, head: str = "''", after: str = "") -> str:
+    macro = "{%- macro say(t) %}{{ t }}{% endmacro %}" if "say(" in text else ""
+    return macro + CHATML.replace("HEAD", head).replace("AFTER", after).replace("CONTENT", text)
+
+
+def told(found: Encoded | Refusal) -> object:
+    if isinstance(found, Refusal):
+        return found
+    return found.ids.tolist(), found.frame.tolist(), found.reasoning_open
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The renders meanwhile."""
+    renders: list[int] = []
+    render = ChatTemplate.render
+
+    def counting(*args: object, **kwargs: object) -> str:
+        renders.append(1)
+        return render(*args, **kwargs)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ChatTemplate, "render", counting)
+        yield renders
+
+
+def prefix_of(codec: ChatCodec) -> np.ndarray:
+    return np.array([5, *codec.stop_token_ids[:1]], np.int32)
+
+
+def check_same(codec: ChatCodec, roles: st.SearchStrategy[object], examples: int) -> None:
+    """What was asked before changes nothing."""
+    prefix = prefix_of(codec)
+
+    @settings(deadline=None, max_examples=examples)
+    @given(st.lists(roles, min_size=2, max_size=6))
+    def same(many: list[tuple[list[Message], dict[str, object]]]) -> None:
+        warm = codec.with_profile(codec.profile)
+        for appended, kwargs in many:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(Tails, "printed", lambda *_: None)
+                plainly = codec.with_profile(codec.profile).extend(prefix, appended, template_kwargs=kwargs)
+            assert told(warm.extend(prefix, appended, template_kwargs=kwargs)) == told(plainly)
+
+    same()
+
+
+@pytest.mark.parametrize("name", [*CONTENTS, "toy"])
+def test_what_follows_a_turn_is_what_the_template_prints(
+    name: str, toy: ChatCodec, codec_with: Callable[..., ChatCodec]
+) -> None:
+    check_same(toy if name == "toy" else codec_with(template(CONTENTS[name])), asked, 60)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama3_2", "gpt-oss", "deepseek_v3_1", "mistral-nemo", "kimi_k2"])
+def test_real_templates_print_so_too(name: str, real_codec: Callable[[str], ChatCodec]) -> None:
+    check_same(real_codec(name), asked, 25)
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_the_template_is_asked_once_for_plain_messages(
+    role: str, codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = codec_with(template(CONTENTS["with its id"]))
+    with counted(monkeypatch) as renders:
+        for number in range(4):
+            call = f"call{number}" if role == "tool" else ""
+            found = codec.extend(prefix_of(codec), [Message(role, f"text {number}", tool_call_id=call)])
+            assert isinstance(found, Encoded)
+            assert f"{call}:text {number}".removeprefix(":") in codec.decode(found.ids)
+    assert len(renders) == 2  # bare and marked, the first time
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("word", " word"), ("word", "word\n"), ("word", "aword"), ("aword", "word"), ("word", "  ")],
+)
+def test_a_text_that_the_template_may_take_in_another_way_is_rendered(
+    first: str, then: str, codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "(m.content | trim) + ('!' if m.content.startswith('a') else '')"
+    codec = codec_with(template(text))
+    codec.extend(prefix_of(codec), [Message("user", first)])
+    with counted(monkeypatch) as renders:
+        codec.extend(prefix_of(codec), [Message("user", then)])
+    assert renders
+
+
+def test_an_id_that_happens_to_be_the_dummys_teaches_nothing(codec_with: Callable[..., ChatCodec]) -> None:
+    """A call's id after its arguments is a part of the turn's closing, which is known for one id alone."""
+    source = template(CONTENTS["with its id"], after=', "id": "{{ call.id }}"')
+    codec = codec_with(source)
+    fresh = codec_with(source)
+    prefix = prefix_of(codec)
+    codec.extend(prefix, [Message("tool", "text", tool_call_id="call00001")])
+    later = [Message("tool", "text", tool_call_id="other")]
+    assert told(codec.extend(prefix, later)) == told(fresh.extend(prefix, later))
+
+
+def test_a_date_before_the_turn_is_no_hindrance_and_one_after_it_is_asked_anew(
+    codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = iter(range(1, 29))
+    now = [datetime(2026, 2, 1, tzinfo=UTC)]
+
+    def extended(codec: ChatCodec) -> str:
+        found = codec.extend(prefix_of(codec), [Message("user", "text")])
+        assert isinstance(found, Encoded)
+        return codec.decode(found.ids)
+
+    before = codec_with(template(head="strftime_now('%d %B')"), clock=lambda: now[0])
+    first = extended(before)
+    with counted(monkeypatch) as renders:
+        now[0] = now[0].replace(day=next(days) + 1)
+        assert extended(before) == first
+    assert not renders
+
+    after = codec_with(template(CONTENTS["of the day"]), clock=lambda: now[0])
+    for day in range(3, 7):
+        now[0] = now[0].replace(day=day)
+        assert f"0{day}text" in extended(after)
+
+
+def test_half_a_character_is_refused_as_before(toy: ChatCodec) -> None:
+    codec = toy.with_profile(toy.profile)
+    for _ in range(2):
+        assert isinstance(codec.extend(prefix_of(codec), [Message("user", "text")]), Encoded)
+        refused = codec.extend(prefix_of(codec), [Message("user", "half \ud800")])
+        assert isinstance(refused, Refusal)
+        assert refused.reason == "half_a_character"
+
+
+def test_what_is_kept_is_bounded(toy: ChatCodec) -> None:
+    codec = toy.with_profile(toy.profile)
+    for number in range(150):
+        codec.extend(prefix_of(codec), [Message("user", "text", name=f"name{number}")])
+        tails = codec._renderer._tails
+        assert len(tails._known) <= 64
+        assert len(tails._tries) <= 64
+
+
+def test_what_cannot_be_followed_is_tried_a_few_times_alone(
+    codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+    traced = ChatTemplate.traced
+
+    def counting(*args: object) -> object:
+        tries.append(1)
+        return traced(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ChatTemplate, "traced", counting)
+    codec = codec_with(template(CONTENTS["cut"]))
+    for number in range(10):
+        codec.extend(prefix_of(codec), [Message("user", f"text {number}")])
+    assert len(tries) == 3
