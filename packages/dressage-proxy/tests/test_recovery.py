@@ -227,7 +227,7 @@ def finish(url, said):
 
 
 def check_store(root, codec, said):
-    assert sum(len(told.replies) for told in said.values()) > 40
+    assert sum(len(told.replies) for told in said.values()) > KILLS // TESTS
     assert any(told.acked for told in said.values())
     with FilesStore(root, read_only=True) as store:
         pending = store.pending()

@@ -1,14 +1,14 @@
 """Request bodies as JSON. An agent sends its whole conversation again each turn and adds to its end: what a
-body shares with an earlier one of its session is compared as bytes, and only the rest is parsed."""
+body shares with an earlier one of its session is compared as bytes, and only what was added is parsed."""
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 
 from dressage_proxy.surrogates import load_json
@@ -20,31 +20,45 @@ _KEPT = 4
 """Of one session: its main branch and a few sub-agents at once."""
 _WORTH_BYTES = 1 << 13
 """Shorter ones are parsed as quickly."""
-_LISTS = frozenset(("messages", "input"))
-"""The conversation, by the names that the dialects have for it."""
-_REST = rb"\u0000"
-"""Stands for the list's name where its rest is parsed. There is no other way to write this character."""
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-_OPENING, _CLOSING = b"[{", b"]}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A body of which nothing but its value is known yet."""
+    """A body of which nothing but its value is known."""
 
-    text: bytes
+    data: bytes
     value: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
-    """A body up to the end of its conversation's last item: ``text``, which holds the members ``before`` the
-    conversation, and its ``items``."""
+class _Open:
+    """A body, and the place in it where its conversation, a list of its object, closes: what is put in there
+    adds items. The members ``before`` and ``after`` this list, its ``name`` and its ``items``."""
 
-    text: bytes
+    data: bytes
+    end: int
     before: Mapping[str, Any]
     name: str
     items: list[Any]
+    after: Mapping[str, Any]
+
+    def more(self, data: bytes) -> _Open | None:
+        """A body that differs from this one by further items alone; None for another one."""
+        added = len(data) - len(self.data)
+        known = memoryview(self.data)
+        if added < 0 or not data.startswith(known[: self.end]) or not data.endswith(known[self.end :]):
+            return None
+        end = self.end + added
+        try:
+            _, *new = orjson.loads(b"[null" + data[self.end : end] + b"]")
+        except orjson.JSONDecodeError:
+            return None
+        return _Open(data, end, self.before, self.name, [*self.items, *new], self.after)
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """What the body says. Of members with one name the last one counts."""
+        return {**self.before, self.name: self.items, **self.after}
 
 
 class Bodies:
@@ -52,104 +66,66 @@ class Bodies:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._limit = kept_bytes
-        self._kept: OrderedDict[str, list[_Whole | _Head]] = OrderedDict()
+        self._kept: OrderedDict[str, list[_Whole | _Open]] = OrderedDict()
         self.nbytes = 0
 
     def load(self, session_id: str, data: bytes) -> tuple[Any, bool]:
         """The value of a body, and whether half a surrogate pair in it was replaced. Raises ValueError."""
         if len(data) < _WORTH_BYTES:
             return load_json(data)
-        for old in self._kept.get(session_id, ()):
-            head = _looked_into(old, data) if isinstance(old, _Whole) else old
-            if head is None or not data.startswith(head.text):
-                continue
-            value = _continued(head, data)
-            if value is not None:
-                end = _list_end(data, len(head.text))
-                self._keep(
-                    session_id, old, _Head(data[:end].rstrip(), head.before, head.name, value[head.name])
-                )
-                return value, False
+        kept = self._kept.get(session_id, ())
+        for old in kept:
+            more = old.more(data) if isinstance(old, _Open) else None
+            if more is not None:
+                self._keep(session_id, old, more)
+                return more.value, False
         value, mended = load_json(data)
         if isinstance(value, dict) and not mended:
-            self._keep(session_id, None, _Whole(data, value))
+            whole = _Whole(data, value)
+            grown = ((old, _opened(old, whole)) for old in kept if isinstance(old, _Whole))
+            old_one, new = next(((old, new) for old, new in grown if new is not None), (None, whole))
+            self._keep(session_id, old_one, new)
         return value, mended
 
     def forget(self, session_id: str) -> None:
         """Keep nothing of a session."""
-        self.nbytes -= sum(len(body.text) for body in self._kept.pop(session_id, ()))
+        self.nbytes -= sum(len(body.data) for body in self._kept.pop(session_id, ()))
 
-    def _keep(self, session_id: str, old: _Whole | _Head | None, new: _Whole | _Head) -> None:
+    def _keep(self, session_id: str, old: _Whole | _Open | None, new: _Whole | _Open) -> None:
         """The new one takes the place of the one that it goes on from."""
         before = self._kept.pop(session_id, [])
         after = [new, *(body for body in before if body is not old)][:_KEPT]
         self._kept[session_id] = after
-        self.nbytes += sum(len(body.text) for body in after) - sum(len(body.text) for body in before)
+        self.nbytes += sum(len(body.data) for body in after) - sum(len(body.data) for body in before)
         while self.nbytes > self._limit:
             self.forget(next(iter(self._kept)))
 
 
-def _looked_into(whole: _Whole, data: bytes) -> _Head | None:
-    """The head of a whole body, where another one begins alike: to look takes longer than to parse."""
-    half = len(whole.text) // 2
-    return _head(whole) if data[:half] == whole.text[:half] else None
+def _opened(old: _Whole, new: _Whole) -> _Open | None:
+    """The new body with the place where it may go on, if it is the old one with items added to the end of a
+    list of its object; None where it is not.
 
-
-def _continued(head: _Head, data: bytes) -> dict[str, Any] | None:
-    """The value of a body that begins as ``head``; None where it does not go on as a list and an object do.
-
-    After ``head`` a JSON text is inside the list, behind an item. So where the rest of a list and of an
-    object follow, the whole is JSON, and its value is what both parts say.
+    That the place is behind an item of such a list shows where the text before it ends: closing a list and an
+    object makes JSON of it. That this is the list of that name shows in the value of the whole.
     """
-    tail = data[len(head.text) :]
-    if _REST in tail:
+    end = _first_difference(old.data, new.data)
+    if new.data[end : end + 1] != b"," or not new.data.endswith(memoryview(old.data)[end:]):
         return None
     try:
-        rest = orjson.loads(b'{"' + _REST + b'":[null' + tail)
+        before = orjson.loads(old.data[:end] + b"]}")
+        after = orjson.loads(b'{"":[null' + old.data[end:])
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(rest, dict) or head.name in rest:  # named twice: the later one counts
+    name = next(reversed(before), "")
+    items = before.pop(name, None)
+    if not isinstance(items, list) or not isinstance(after, dict):
         return None
-    _, *new = rest.pop("\0")
-    return {**head.before, head.name: [*head.items, *new], **rest}
+    del after[""]
+    opened = _Open(old.data, end, before, name, items, after).more(new.data)
+    return opened if opened is not None and opened.value == new.value else None
 
 
-def _head(whole: _Whole) -> _Head | None:
-    """The head of a body; None where it has no conversation, or names it twice."""
-    found: list[tuple[str, int, int]] = []
-    depth, key, key_at = 0, b"", 0
-    for token in _TOKEN.finditer(whole.text):
-        mark = whole.text[token.start()]
-        if mark in _OPENING:
-            depth += 1
-            if depth == 2 and mark == _OPENING[0]:
-                name = orjson.loads(key)
-                if name in _LISTS:
-                    found.append((name, key_at, token.end()))
-        elif mark in _CLOSING:
-            depth -= 1
-        elif depth == 1:
-            key, key_at = token.group(), token.start()
-    if len(found) != 1:
-        return None
-    name, name_at, start = found[0]
-    items = whole.value[name]
-    if not isinstance(items, list) or not items:
-        return None
-    text = whole.text[: _list_end(whole.text, start)].rstrip()
-    before = orjson.loads(whole.text[:name_at].rstrip().removesuffix(b",") + b"}")
-    return _Head(text, before, name, items)
-
-
-def _list_end(data: bytes, start: int) -> int:
-    """Where the list closes that ``start`` is in, between two of its items. ``data`` is JSON."""
-    depth = 0
-    for token in _TOKEN.finditer(data, start):
-        mark = data[token.start()]
-        if mark in _OPENING:
-            depth += 1
-        elif mark in _CLOSING:
-            depth -= 1
-            if depth < 0:
-                return token.start()
-    raise ValueError("the list has no end")
+def _first_difference(one: bytes, two: bytes) -> int:
+    size = min(len(one), len(two))
+    differs = np.frombuffer(one, np.uint8, size) != np.frombuffer(two, np.uint8, size)
+    return int(differs.argmax()) if size and differs.any() else size
