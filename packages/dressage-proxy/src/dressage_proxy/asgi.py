@@ -11,7 +11,7 @@ from typing import Any
 
 from dressage_store import StoreError
 
-from dressage_proxy.errors import ClientGoneError, RequestError
+from dressage_proxy.errors import RequestError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -27,23 +27,17 @@ _RETRY_AFTER_S = 1.0
 log = logging.getLogger("dressage.proxy")
 
 
-@contextmanager
-def as_request_errors() -> Iterator[None]:
-    """Whatever fails inside is told in the dialect's own shape."""
-    try:
-        yield
-    except (RequestError, ClientGoneError):
-        raise
-    except RecursionError as error:
-        raise RequestError("the request is nested too deeply", code="too_deep") from error
-    except (OSError, StoreError) as error:
+def as_request_error(error: Exception) -> RequestError:
+    """Whatever failed, as it is told in the dialect's own shape; to be called where it was caught."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, RecursionError):
+        return RequestError("the request is nested too deeply", code="too_deep")
+    if isinstance(error, OSError | StoreError):
         log.exception("the store failed")
-        raise RequestError(
-            f"the store failed: {error}", code="store_failed", status=503, retry_after_s=5
-        ) from error
-    except Exception as error:
-        log.exception("a request failed")
-        raise RequestError("the proxy failed, see its log", code="internal_error", status=500) from error
+        return RequestError(f"the store failed: {error}", code="store_failed", status=503, retry_after_s=5)
+    log.exception("a request failed")
+    return RequestError("the proxy failed, see its log", code="internal_error", status=500)
 
 
 @contextmanager

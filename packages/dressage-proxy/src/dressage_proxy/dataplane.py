@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dressage_proxy.asgi import Receive, Scope, Send, as_request_errors, retry_after, send_reply, watching
+from dressage_proxy.asgi import Receive, Scope, Send, as_request_error, retry_after, send_reply, watching
 from dressage_proxy.attempts import Attempt
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer
@@ -55,22 +55,22 @@ class DataPlane:
         rest = rest.rstrip("/")
         dialect = _DIALECTS.get(rest) or (MESSAGES if _ANTHROPIC_HEADER in headers else CHAT)
         try:
-            with as_request_errors():
-                if first != "s":
-                    raise NotFoundError(
-                        f"no route {scope['method']} {scope['path']}: the session id is missing",
-                        code="unknown_route",
-                        fix="use the base URL that POST /sessions returned",
-                    )
-                session = self._sessions.live(session_id)
-                if rest in _DIALECTS and scope["method"] == "POST":
-                    call = _Call(dialect, session, headers, scope, receive, send)
-                    await (self._count(call) if rest == _COUNT else self._answer(call))
-                else:
-                    await self._look(dialect, scope["method"], rest, send)
+            if first != "s":
+                raise NotFoundError(
+                    f"no route {scope['method']} {scope['path']}: the session id is missing",
+                    code="unknown_route",
+                    fix="use the base URL that POST /sessions returned",
+                )
+            session = self._sessions.live(session_id)
+            if rest in _DIALECTS and scope["method"] == "POST":
+                call = _Call(dialect, session, headers, scope, receive, send)
+                await (self._count(call) if rest == _COUNT else self._answer(call))
+            else:
+                await self._look(dialect, scope["method"], rest, send)
         except ClientGoneError:
             status = 499
-        except RequestError as error:
+        except Exception as failure:  # noqa: BLE001 - logged and told
+            error = as_request_error(failure)
             status = error.status
             await send_reply(send, status, dialect.error_body(error), retry_after(error))
         finally:
@@ -113,12 +113,13 @@ class DataPlane:
             return
         stream = _Stream(call.send, writer, self._config.keepalive_s)
         try:
-            with as_request_errors():
-                attempt, reply = await self._made(call, request, stream)
-        except RequestError as error:
+            attempt, reply = await self._made(call, request, stream)
+        except ClientGoneError:
+            raise
+        except Exception as failure:
             if not stream.started:
                 raise
-            await stream.end(writer.failed(error))
+            await stream.end(writer.failed(as_request_error(failure)))
             return
         await self._deliver(call, attempt, reply, writer.events(reply), stream)
 

@@ -60,7 +60,7 @@ class Opened:
         return Session(
             tree.info,
             tree,
-            self.sampling,
+            self.sampling.model_dump(exclude_none=True),
             self.limits,
             dict(self.labels),
             self.thinking,

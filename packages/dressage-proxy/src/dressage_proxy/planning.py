@@ -26,6 +26,8 @@ from dressage_proxy.surrogates import whole
 
 _THREAD_CHARS = 1 << 15
 """From here on encoding is worth a thread: byte-level tokenizers release the GIL, the event loop goes on."""
+_ORIGINS = np.array([Origin.ENVIRONMENT, Origin.BRIDGE], np.uint8)
+"""Of ids that are not the template's frame, and of those that are."""
 _BUSY_THREAD_CHARS = 1 << 10
 """The same for texts that are not encoded word by word, while many turns share the event loop."""
 
@@ -165,7 +167,7 @@ async def plan(
         composed = await _run(session, codec, request, pieces, prefix, busy)
         if isinstance(composed, Composed):
             encoded = composed.encoded
-            origin = np.where(encoded.frame, Origin.BRIDGE, Origin.ENVIRONMENT).astype(np.uint8)
+            origin = _ORIGINS[encoded.frame.view(np.uint8)]
             prompt = Prompt(np.concatenate([prefix, encoded.ids]), digest.update(encoded.ids))
             kind = _said_kind(request, place) or kind_that_goes_on(
                 session.tree, place.parent, tools=bool(request.tools)

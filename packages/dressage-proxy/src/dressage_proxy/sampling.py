@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dressage_proxy.config import Limits, ProxyConfig, Sampling
+from dressage_proxy.config import Limits, ProxyConfig
 
 _DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 _ENGINE_NAMES = {"seed": "sampling_seed"}
@@ -41,12 +41,11 @@ class Effective:
         return params
 
 
-def effective(session: Sampling, asked: Mapping[str, Any], limit: int) -> Effective:
-    """Merge defaults, the agent's request and the session's parameters, the later the stronger.
+def effective(own: Mapping[str, Any], asked: Mapping[str, Any], limit: int) -> Effective:
+    """Merge defaults, the agent's request and the session's ``own`` settings, the later the stronger.
 
-    ``limit`` caps the reply. ``asked`` holds names of :class:`Sampling`, already checked.
+    ``limit`` caps the reply. ``own`` and ``asked`` hold names of :class:`Sampling`, already checked.
     """
-    own = {name: value for name, value in session if value is not None}
     merged = {**_DEFAULTS, **asked, **own}
     wanted = min(value for value in (asked.get("max_tokens"), own.get("max_tokens"), limit) if value)
     merged["max_tokens"] = wanted

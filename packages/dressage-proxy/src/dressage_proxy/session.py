@@ -6,11 +6,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
 from dressage_tito import ThinkingPolicy
 
-from dressage_proxy.config import Limits, Sampling
+from dressage_proxy.config import Limits
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.echoes import Echoes
 from dressage_proxy.hooks import HookMemory
@@ -48,7 +49,8 @@ class Session:
 
     info: SessionInfo
     tree: TrajectoryTree
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """What it sets of its sampling."""
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict)
     thinking: ThinkingPolicy = "keep"

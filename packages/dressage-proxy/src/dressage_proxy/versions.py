@@ -34,8 +34,8 @@ class VersionBudget:
 
     def sees(self, versions: NDArray[np.int32]) -> None:
         """Count the switches in the versions of further tokens, int32 [N]."""
-        known = versions
-        if len(versions) and not (versions == versions[0]).all():
+        known, data = versions, versions.tobytes()
+        if data != data[: versions.itemsize] * len(versions):  # not all of one version
             known = versions[versions != UNKNOWN_VERSION]
         if not len(known) or known[0] == UNKNOWN_VERSION:
             return
