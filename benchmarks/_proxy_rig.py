@@ -209,10 +209,10 @@ class Bare:
     ids: list[int] = field(default_factory=list)
     turns: int = 0
 
-    async def turn(self) -> float:
+    async def turn(self, max_tokens: int = 8192) -> float:
         """One turn; the seconds that it took, JSON included."""
         self.ids += self.texts.ids
-        params = {"max_new_tokens": 8192, "temperature": 1.0, "stop_token_ids": [self.texts.stop]}
+        params = {"max_new_tokens": max_tokens, "temperature": 1.0, "stop_token_ids": [self.texts.stop]}
         body = {
             "rid": f"{id(self):x}-{self.turns:06d}",
             "input_ids": self.ids,

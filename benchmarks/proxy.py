@@ -41,6 +41,8 @@ R3_SHAPE = "40,8,128"
 SHARD_AGENTS = 64
 SLOW_DELAY_S = 0.02
 SLOW_TOKENS = 200
+SLOW_REPLY = 50
+SLOW_CALLS = 250
 MIB = 2**20
 
 
@@ -171,12 +173,17 @@ async def branches(control: ProxyClient, http: Http, texts: Texts) -> dict[str, 
     return {"parallel_branches_ratio_4": round(four / one, 3)}
 
 
-async def slow_upstream(control: ProxyClient, http: Http, texts: Texts) -> dict[str, object]:
-    """250 sessions at once, each waiting for an upstream of two seconds."""
-    tokens = 100
-    sessions = await chats(control, http, texts, 250)
-    took = await seconds([partial(chat.turn, max_tokens=tokens) for chat in sessions])
-    return {"slow_upstream_250_s": round(took, 2), "slow_upstream_itself_s": tokens * SLOW_DELAY_S}
+async def slow_upstream(control: ProxyClient, http: Http, texts: Texts, url: str) -> dict[str, object]:
+    """250 calls at once, each a session's first and a second upstream; and the same without the proxy."""
+    plain = [Bare(http, url, texts) for _ in range(SLOW_CALLS)]
+    bare = await seconds([partial(one.turn, max_tokens=SLOW_REPLY) for one in plain])
+    sessions = await chats(control, http, texts, SLOW_CALLS)
+    took = await seconds([partial(chat.turn, max_tokens=SLOW_REPLY) for chat in sessions])
+    return {
+        "slow_upstream_250_s": round(took, 2),
+        "slow_upstream_bare_s": round(bare, 2),
+        "slow_upstream_itself_s": SLOW_REPLY * SLOW_DELAY_S,
+    }
 
 
 async def pausing(control: ProxyClient, http: Http, texts: Texts) -> dict[str, object]:
@@ -230,7 +237,7 @@ async def measure(folder: Path) -> dict[str, object]:
         with engine(SLOW_TOKENS, SLOW_DELAY_S) as url, proxy(url, folder) as running:
             async with running.client() as control:
                 results |= await branches(control, http, texts)
-                results |= await slow_upstream(control, http, texts)
+                results |= await slow_upstream(control, http, texts, url)
                 results |= await pausing(control, http, texts)
     return results
 
