@@ -16,17 +16,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CHATML = (
-    "{{- HEAD }}{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}"
-    "{%- for call in m.tool_calls %}{%- set f = call.function %}<tool_call>"
+    "{{- HEAD }}{%- for m in messages %}{%- set before = messages[loop.index0 - 1] %}"
+    "{%- if m.role == 'tool' and STRICT and before.role == 'assistant' and not before.tool_calls %}"
+    "{{- raise_exception('no call is answered') }}{%- endif %}"
+    "{{- '<|im_start|>' + m.role + '\n' }}"
+    "{%- for call in m.tool_calls %}{%- set f = call.function %}{{- '<tool_call>' }}"
     '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}AFTER}</tool_call>'
-    "{%- endfor %}{{- CONTENT + '<|im_end|>\\n' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+    "{%- endfor %}{{- CONTENT + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
 CONTENTS = {
     "as it is": "m.content",
     "trimmed": "(m.content | trim)",
     "looked at": "('' if m.content.startswith('a') and loop.index > 2 else m.content)",
-    "looked into": "(m.content ~ ('!' if '\\n' in m.content else '?'))",
+    "looked into": "(('!' if '\\n' in m.content else '?') ~ m.content)",
+    "with an end": "(m.content ~ ('' if m.role == 'assistant' else '\\n(end)'))",
+    "after a turn that is looked at": (
+        "(('x' if m.role == 'user' and messages[1] and '\ufdd3' in messages[1].content else '') + m.content)"
+    ),
     "with its id": "((m.tool_call_id ~ ':' ~ m.content) if m.tool_call_id else m.content)",
     "the id asked for": "('0' + m.content if m.tool_call_id and m.tool_call_id == 'call1' else m.content)",
     "with its name": "((m.name or '') + m.content)",
@@ -48,15 +55,17 @@ message = st.builds(
     ),
     st.sampled_from(["user", "tool"]),
     content,
-    st.sampled_from(["call1", "call00001", "other", "<|im_end|>"]),
+    st.sampled_from(["call1", "call00001", "other", "<|im_end|>", ""]),
     st.sampled_from(["f", "g", ""]),
 )
 asked = st.tuples(st.lists(message, min_size=1, max_size=3), st.sampled_from([{}, {"switch": True}]))
 
 
-def template(text: str = "m.content", *, head: str = "''", after: str = "") -> str:
+def template(text: str = "m.content", *, head: str = "''", after: str = "", strict: bool = False) -> str:
+    """``strict``: results are taken after calls alone."""
     macro = "{%- macro say(t) %}{{ t }}{% endmacro %}" if "say(" in text else ""
-    return macro + CHATML.replace("HEAD", head).replace("AFTER", after).replace("CONTENT", text)
+    source = macro + CHATML.replace("HEAD", head).replace("AFTER", after).replace("CONTENT", text)
+    return source.replace("STRICT", str(strict).lower())
 
 
 def told(found: Encoded | Refusal) -> object:
@@ -101,11 +110,37 @@ def check_same(codec: ChatCodec, roles: st.SearchStrategy[object], examples: int
     same()
 
 
-@pytest.mark.parametrize("name", [*CONTENTS, "toy"])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", CONTENTS)
 def test_what_follows_a_turn_is_what_the_template_prints(
-    name: str, toy: ChatCodec, codec_with: Callable[..., ChatCodec]
+    name: str, strict: bool, codec_with: Callable[..., ChatCodec]
 ) -> None:
-    check_same(toy if name == "toy" else codec_with(template(CONTENTS[name])), asked, 60)
+    check_same(codec_with(template(CONTENTS[name], strict=strict)), asked, 60)
+
+
+def test_what_follows_a_turn_of_the_toy_is_so_too(toy: ChatCodec) -> None:
+    check_same(toy, asked, 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "then"),
+    [
+        ("twice", Message("user", "a"), Message("user", "a ")),
+        ("with its name", Message("tool", "a", name="f"), Message("tool", "a", name="g")),
+        ("with its id", Message("tool", "a", tool_call_id=""), Message("tool", "a", tool_call_id="x")),
+        ("the id asked for", Message("tool", "a"), Message("tool", "a", tool_call_id="call1")),
+        ("as it is", Message("user", "a"), Message("user", " ")),
+        ("after a turn that is looked at", Message("user", "a\ufdd0"), Message("user", "a\u00e9")),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_another_message_is_printed_as_if_it_were_the_first(
+    name: str, first: Message, then: Message, strict: bool, codec_with: Callable[..., ChatCodec]
+) -> None:
+    warm = codec_with(template(CONTENTS[name], strict=strict))
+    fresh = warm.with_profile(warm.profile)
+    warm.extend(prefix_of(warm), [first])
+    assert told(warm.extend(prefix_of(warm), [then])) == told(fresh.extend(prefix_of(fresh), [then]))
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3_2", "gpt-oss", "deepseek_v3_1", "mistral-nemo", "kimi_k2"])
@@ -113,11 +148,13 @@ def test_real_templates_print_so_too(name: str, real_codec: Callable[[str], Chat
     check_same(real_codec(name), asked, 25)
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_the_template_is_asked_once_for_plain_messages(
-    role: str, codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
+    role: str, strict: bool, codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codec = codec_with(template(CONTENTS["with its id"]))
+    codec = codec_with(template(CONTENTS["with its id"], strict=strict))
+    assert codec.profile.calls_before_tool == strict
     with counted(monkeypatch) as renders:
         for number in range(4):
             call = f"call{number}" if role == "tool" else ""
@@ -144,12 +181,13 @@ def test_a_text_that_the_template_may_take_in_another_way_is_rendered(
 
 def test_an_id_that_happens_to_be_the_dummys_teaches_nothing(codec_with: Callable[..., ChatCodec]) -> None:
     """A call's id after its arguments is a part of the turn's closing, which is known for one id alone."""
-    source = template(CONTENTS["with its id"], after=', "id": "{{ call.id }}"')
+    source = template(CONTENTS["with its id"], after=', "id": "{{ call.id }}"', strict=True)
     codec = codec_with(source)
-    fresh = codec_with(source)
+    fresh = codec.with_profile(codec.profile)
     prefix = prefix_of(codec)
-    codec.extend(prefix, [Message("tool", "text", tool_call_id="call00001")])
+    assert isinstance(codec.extend(prefix, [Message("tool", "text", tool_call_id="call00001")]), Encoded)
     later = [Message("tool", "text", tool_call_id="other")]
+    assert isinstance(fresh.extend(prefix, later), Refusal)
     assert told(codec.extend(prefix, later)) == told(fresh.extend(prefix, later))
 
 

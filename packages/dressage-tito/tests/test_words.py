@@ -115,6 +115,14 @@ def test_chunks_are_the_text_cut_at_spaces_that_stand_alone(text: str) -> None:
     assert all(around[0] in blank or around[2] in blank for around in inner)
 
 
+@pytest.mark.parametrize("blank", ["\t", "\n", "\x0b", "\x0c", "\r", " "])
+def test_no_chunk_is_cut_beside_white_space(blank: str) -> None:
+    for text in (f"a{blank} b", f"a {blank}b", f"a{blank} ", f" {blank}b"):
+        assert chunks(text) == [text]
+        assert chunks(f"c {text}d e") == ["c", f"{text}d", "e"] if text[0] == "a" else True
+    assert chunks("a\x1c \x1fb") == ["a\x1c", "\x1fb"]
+
+
 def test_a_text_with_a_forbidden_id_has_none_here(bare_toy: Bare) -> None:
     word = bare_toy.tokenizer.encode("z", add_special_tokens=False).ids
     words = Words.of(bare_toy.tokenizer, bare_toy.json, frozenset(word))
