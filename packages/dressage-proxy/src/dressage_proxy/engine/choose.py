@@ -142,7 +142,7 @@ class Book:
 
     def place(self, step: Step, urls: Sequence[str]) -> Ticket:
         """Choose among ``urls``, which are known and not empty, and note the load."""
-        order = sorted(urls, key=lambda url: _weight(url, step.session_id))
+        order = urls if len(urls) == 1 else sorted(urls, key=lambda url: _weight(url, step.session_id))
         engine = self.rule.choose(step, [self.engines[url] for url in order])
         cached = engine.cache.cached_tokens(step.prompt) if step.prompt else 0
         output = min(self._output, step.max_tokens)
