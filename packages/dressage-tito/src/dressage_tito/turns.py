@@ -27,8 +27,7 @@ class TurnEnds:
 
     def unclosed(self, ids: Ids) -> list[int]:
         """A turn's ids less what closes it."""
-        tolist = getattr(ids, "tolist", None)
-        left: list[int] = [int(token) for token in ids] if tolist is None else tolist()
+        left = _listed(ids)
         while left and left[-1] in self.profile.stop_ids:
             left.pop()
         close = list(self.profile.turn_close_ids)
@@ -40,8 +39,7 @@ class TurnEnds:
     def joined(self, prefix_ids: Ids, tail: Encoded) -> Encoded | Refusal:
         """Take off what the prefix already ends with: the id that the model stopped on."""
         longest = max(1, len(self.profile.turn_close_ids), len(self.profile.calls_close_ids))
-        end = [int(token) for token in prefix_ids[-longest:]]
-        first = [int(token) for token in tail.ids[:longest]]
+        end, first = _listed(prefix_ids[-longest:]), _listed(tail.ids[:longest])
         if first and not self.tokens.is_control(first[0]) and self._ends_calls(end[-1]):
             return tail
         if not first or not self.tokens.is_control(first[0]):
@@ -75,6 +73,11 @@ class TurnEnds:
         if token in self.profile.stop_ids:
             return True
         return token in self.tokens.special_ids and token not in self.profile.inner_ids
+
+
+def _listed(ids: Ids) -> list[int]:
+    tolist = getattr(ids, "tolist", None)
+    return [int(token) for token in ids] if tolist is None else tolist()
 
 
 def _from(encoded: Encoded, position: int) -> Encoded:
