@@ -9,6 +9,7 @@ import pytest
 from dressage_proxy import ConfigError, ProxyConfig
 from dressage_proxy.engine.choose import Choice, Step
 from dressage_proxy.engine.pool import EnginePool, PoolOptions
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.router import workers
 from dressage_proxy.engine.scripted import Fault, ScriptedEngine, letters, serve_scripted
 from dressage_proxy.engine.scripted_router import ScriptedRouter, serve_scripted_router
@@ -212,7 +213,7 @@ def test_a_closed_port_is_unreachable_and_costs_no_abort():
             async with EnginePool(PoolOptions((f"http://127.0.0.1:{port}",))) as pool:
                 from dressage_proxy.engine.wire import Call
 
-                await pool.begin(pool.urls[0], Call("r", IDS, {}))
+                await pool.begin(pool.urls[0], Call("r", Prompt.of(IDS), {}))
 
         with pytest.raises(EngineError) as caught:
             asyncio.run(call())

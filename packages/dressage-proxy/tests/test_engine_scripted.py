@@ -12,6 +12,7 @@ import pytest
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.client import EngineClient
 from dressage_proxy.engine.pool import EnginePool, PoolOptions
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.scripted import (
     Fault,
     Output,
@@ -24,9 +25,9 @@ from dressage_proxy.engine.scripted import (
 from dressage_proxy.engine.scripted.__main__ import main
 from dressage_proxy.engine.wire import Call
 from dressage_proxy.errors import EngineError
-from dressage_proxy.generation import Generator, Prompt, Reply
+from dressage_proxy.generation import Generator, Reply
 from dressage_proxy.sampling import Effective
-from dressage_segments import IdsDigest, LossCause
+from dressage_segments import LossCause
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -300,7 +301,7 @@ REFUSED = (Fault.BAD_REQUEST, Fault.NO_JSON)
 
 async def asked(engine: ScriptedEngine, dispatch_version: int = 9):
     async with serve_scripted(engine) as url, EngineClient(timeout_s=10) as client:
-        call = Call("a" * 32, np.array(PROMPT, np.int32), PARAMS, dispatch_version)
+        call = Call("a" * 32, Prompt.of(np.array(PROMPT, np.int32)), PARAMS, dispatch_version)
         return await client.result(url, call, await client.begin(url, call))
 
 
@@ -310,7 +311,7 @@ async def sampled(engine: ScriptedEngine) -> Reply:
         generator = Generator(client, Controller(client), (STOP,), str, 2)
         ids = np.array(PROMPT, np.int32)
         reply = Reply()
-        await generator.sample("s", Prompt(ids, IdsDigest(ids)), Effective({}, {}, 64), reply)
+        await generator.sample("s", Prompt.of(ids), Effective({}, {}, 64), reply)
         return reply
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from dressage_proxy.engine.idtexts import IdTexts, ids_text
+import pytest
+from dressage_proxy.engine import idtexts
+from dressage_proxy.engine.idtexts import IdTexts, further, ids_text
+from dressage_proxy.engine.prompt import Prompt
+from dressage_segments import IdsDigest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,9 +27,10 @@ def test_whatever_is_kept_a_prompt_is_its_ids(steps: list[tuple], limit: int) ->
         parent = len(before) - back if 0 < back <= len(before) else -1
         walk = before[parent] if parent >= 0 else np.empty(0, np.int32)
         prompt = np.concatenate([walk, delta])
-        text = texts.prompt(session, parent, prompt, len(walk))
-        assert json.loads(b"[" + text + b"]") == prompt.tolist()
-        texts.keep(session, parent, len(before), text, output)
+        known = texts.walk(session, parent)
+        text = further((ids_text(walk),) if known is None and len(walk) else known or (), delta)
+        assert json.loads(b"[" + b"".join(text) + b"]") == prompt.tolist()
+        texts.keep(session, parent, len(before), further(text, output))
         before.append(np.concatenate([prompt, output]))
         assert texts.nbytes <= limit
         held = sum(
@@ -39,20 +44,32 @@ def test_whatever_is_kept_a_prompt_is_its_ids(steps: list[tuple], limit: int) ->
     assert not texts._kept
 
 
-def test_only_what_is_new_is_written(monkeypatch) -> None:
-    written: list[int] = []
+@given(st.lists(ids, max_size=8), st.integers(0, 40))
+def test_pieces_follow_one_another_whatever_their_size(parts: list[np.ndarray], piece: int) -> None:
+    text: idtexts.Text = ()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(idtexts, "_PIECE_BYTES", piece)
+        for part in parts:
+            text = further(text, part)
+    assert json.loads(b"[" + b"".join(text) + b"]") == [int(token) for part in parts for token in part]
+    assert all(len(one) >= piece for one in text[:-1])
 
-    def noted(new: np.ndarray) -> bytes:
-        written.append(len(new))
-        return ids_text(new)
 
-    monkeypatch.setattr("dressage_proxy.engine.idtexts.ids_text", noted)
-    texts = IdTexts()
-    prompt = np.arange(1000, dtype=np.int32)
-    text = texts.prompt("a", -1, prompt, 0)
-    texts.keep("a", -1, 0, text, prompt[:10])
-    texts.prompt("a", 0, np.concatenate([prompt, prompt[:10], prompt[:5]]), 1010)
-    assert written == [1000, 10, 5]
+def test_only_what_is_new_is_written_and_copied() -> None:
+    text = further((), np.arange(100_000, dtype=np.int32))
+    longer = further(text, np.arange(5, dtype=np.int32))
+    assert longer[0] is text[0]
+    assert longer[1] == b",0,1,2,3,4"
+
+
+def test_a_prompt_that_goes_on_is_its_ids_with_their_digest_and_text() -> None:
+    one, two, three = (np.arange(size, dtype=np.int32) for size in (5, 3, 2))
+    prompt = Prompt(one, two, IdsDigest(one).update(two)).followed_by(three)
+    whole = Prompt.of(np.concatenate([one, two, three]))
+    assert len(prompt) == len(whole) == 10
+    assert prompt.ids.tolist() == whole.ids.tolist()
+    assert prompt.digest.hexdigest() == whole.digest.hexdigest()
+    assert b"".join(prompt.json()) == b"".join(whole.json())
 
 
 async def test_a_session_that_ended_keeps_no_text(rig) -> None:

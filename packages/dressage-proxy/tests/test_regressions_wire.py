@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.wire import Call, CallResult, decode_reply
 from dressage_proxy.errors import EngineError
 from dressage_segments import LossCause
@@ -26,7 +27,7 @@ def decoded(dispatch_version: int = 9, finish: str = "stop", **meta: Any) -> Cal
     }
     kept = {name: value for name, value in fields.items() if value is not ...}
     body = json.dumps({"output_ids": IDS, "meta_info": kept}).encode()
-    return decode_reply(body, Call("r", np.zeros(2, np.int32), {}, dispatch_version))
+    return decode_reply(body, Call("r", Prompt.of(np.zeros(2, np.int32)), {}, dispatch_version))
 
 
 SPANS = [
@@ -124,7 +125,7 @@ def test_any_reply_is_evidence_of_one_length_or_an_engine_error(meta: dict[str, 
     fields = {"finish_reason": {"type": "stop"}, **meta}
     body = json.dumps({"output_ids": ids, "meta_info": fields}, allow_nan=True).encode()
     try:
-        result = decode_reply(body, Call("r", np.zeros(2, np.int32), {}, 3))
+        result = decode_reply(body, Call("r", Prompt.of(np.zeros(2, np.int32)), {}, 3))
     except EngineError:
         return
     size = len(result.output_ids)

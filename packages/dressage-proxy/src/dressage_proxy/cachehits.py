@@ -44,9 +44,9 @@ def expected_hit(tree: TrajectoryTree, planned: Plan) -> ExpectedHit:
         return ExpectedHit(tree.end(place.parent))
     if not len(tree) or not place.cut_reason or place.cut_reason == "new_context":
         return ExpectedHit()
-    before = tree.ids(len(tree) - 1)
-    size = min(len(before), len(planned.prompt.ids))
-    differs = np.flatnonzero(before[:size] != planned.prompt.ids[:size])
+    before, prompt = tree.ids(len(tree) - 1), planned.prompt.ids
+    size = min(len(before), len(prompt))
+    differs = np.flatnonzero(before[:size] != prompt[:size])
     shared = int(differs[0]) if len(differs) else size
     return ExpectedHit(shared, len(before) - shared, _owner(place.cut_reason))
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from dressage_segments import EngineCall, IdsDigest, LossCause
+from dressage_segments import EngineCall, LossCause
 from numpy.typing import NDArray
 
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.choose import Step, Ticket
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, ExpertsShape
 from dressage_proxy.engine.http import Exchange
-from dressage_proxy.engine.idtexts import ids_text, joined
 from dressage_proxy.engine.pool import EnginePool
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError
 from dressage_proxy.fresh import fresh_id
@@ -87,15 +87,6 @@ class Reply:
         """The first position whose experts are not known yet: where the next call asks from."""
         rows = (len(piece.experts) for piece in self.pieces if piece.experts is not None)
         return self.experts_start + sum(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What a reply is sampled after: ids int32 [T], their running digest, their JSON where it is known."""
-
-    ids: NDArray[np.int32]
-    digest: IdsDigest
-    text: bytes = b""
 
 
 class Generator:
@@ -169,17 +160,14 @@ class Generator:
         """
         said = sampling.recorded.get("stop", ())
         left = sampling.max_tokens - reply.tokens
-        ids, text = prompt.ids, prompt.text
         if reply.pieces:
-            ids = np.concatenate([prompt.ids, reply.ids])
-            text = joined(text or ids_text(prompt.ids), ids_text(reply.ids))
-        digest = prompt.digest.copy().update(reply.ids).hexdigest()
+            prompt = prompt.followed_by(reply.ids)
         params = sampling.engine_params(left, self._stop_token_ids)
-        step = Step(session_id, len(ids), left)
+        step = Step(session_id, len(prompt), left)
         tried: set[str] = set()
         for attempt in itertools.count(1):
-            asked = _Asked(fresh_id(), step, ids, text, digest, left, said, params, versions)
-            ticket = self._engines.place(step, ids, tried)
+            asked = _Asked(fresh_id(), step, prompt, left, said, params, versions)
+            ticket = self._engines.place(step, prompt, tried)
             try:
                 return await self._attempt(asked, ticket, reply)
             except PassingEngineError as error:
@@ -202,9 +190,7 @@ class Generator:
             )
             try:
                 asked.versions.check(version)
-                call = Call(
-                    rid, asked.ids, asked.params, version, self._ask(reply), self._vocabulary, asked.text
-                )
+                call = Call(rid, asked.prompt, asked.params, version, self._ask(reply), self._vocabulary)
                 running = await self._engines.begin(engine, call)
                 try:
                     result = await self._engines.result(engine, call, running)
@@ -221,7 +207,7 @@ class Generator:
             finally:
                 self._controller.leave(rid)
         finally:
-            self._engines.end(ticket, result, asked.ids)
+            self._engines.end(ticket, result, asked.prompt)
 
     def _ask(self, reply: Reply) -> ExpertsAsk | None:
         return None if self._experts is None else ExpertsAsk(self._experts, reply.experts_end)
@@ -236,8 +222,8 @@ class Generator:
             reply.calls.append(
                 EngineCall(
                     call_id=asked.rid,
-                    prompt_tokens=len(asked.ids),
-                    prompt_digest=asked.digest,
+                    prompt_tokens=len(asked.prompt),
+                    prompt_digest=asked.prompt.digest.hexdigest(),
                     output_tokens=len(kept.output_ids),
                     finish_reason=kept.finish_reason,
                     engine=engine,
@@ -268,13 +254,11 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One try of an engine call: ``ids`` int32 [T], their JSON, their digest, and how much it may sample."""
+    """One try of an engine call, and how much it may sample."""
 
     rid: str
     step: Step
-    ids: NDArray[np.int32]
-    text: bytes
-    digest: str
+    prompt: Prompt
     left: int
     stop: Sequence[str]
     params: Mapping[str, Any]

@@ -16,7 +16,8 @@ from dressage_proxy.committing import Committer
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.dialects.base import ModelReply, ModelRequest
 from dressage_proxy.echoes import turn_handle
-from dressage_proxy.engine.idtexts import IdTexts
+from dressage_proxy.engine.idtexts import IdTexts, further
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.errors import ContextOverflowError, GoneError, HookError, OverloadedError, RequestError
 from dressage_proxy.generation import Generator, Reply
 from dressage_proxy.hooks import Hooks
@@ -142,10 +143,8 @@ class Pipeline:
         with self.metrics.phase("encode"):
             busy = len(self.attempts.running) >= _BUSY_SESSIONS
             planned = await plan(session, self.codec, request, place, busy=busy)
-        size, parent = len(planned.prompt.ids), planned.place.parent
-        known.prompt_tokens = size
-        text = self.texts.prompt(session.id, parent, planned.prompt.ids, size - len(planned.delta_ids))
-        prompt = replace(planned.prompt, text=text)
+        prompt, parent = self._written(session, planned), planned.place.parent
+        known.prompt_tokens = len(prompt)
         sampling = self._sampling(session, request, planned)
         reply = Reply(experts_start=session.covered.get(planned.place.parent, 0))
         versions = session.versions.copy()
@@ -161,15 +160,15 @@ class Pipeline:
             raise GoneError(f"session {session.id} is {session.state}")
         with self.metrics.phase("commit"):
             turn, message = self.committer.commit(session, request, planned, sampling, reply)
-            self.texts.keep(session.id, parent, turn.index, text, turn.output_ids)
+            self.texts.keep(session.id, parent, turn.index, further(prompt.text, turn.output_ids))
         session.touched = asyncio.get_running_loop().time()
-        self.metrics.cache(hit, size, reply.pieces[0].cached_tokens if reply.pieces else None)
+        self.metrics.cache(hit, len(prompt), reply.pieces[0].cached_tokens if reply.pieces else None)
         if self.hooks:
             await self._tell_calls(session, turn, message)
         return ModelReply(
             message=message,
             finish_reason=_told_reason(reply.finish_reason, message),
-            prompt_tokens=size,
+            prompt_tokens=len(prompt),
             completion_tokens=reply.tokens,
             cached_tokens=reply.pieces[0].cached_tokens or 0 if reply.pieces else 0,
             turn=turn.index,
@@ -179,11 +178,17 @@ class Pipeline:
             stop_sequence=reply.matched if isinstance(reply.matched, str) else "",
         )
 
+    def _written(self, session: Session, planned: Plan) -> Prompt:
+        """The prompt with its JSON, of which only what is new is written."""
+        prompt = planned.prompt
+        walk = self.texts.walk(session.id, planned.place.parent)
+        return replace(prompt, text=prompt.json() if walk is None else further(walk, prompt.new))
+
     async def count(self, session: Session, request: ModelRequest) -> int:
         """The tokens of a request's prompt; nothing is sampled or kept."""
         session.touched = asyncio.get_running_loop().time()
         place = locate(session, self.codec, request, counting=True)
-        return len((await plan(session, self.codec, request, place)).prompt.ids)
+        return len((await plan(session, self.codec, request, place)).prompt)
 
     async def _tell_calls(self, session: Session, turn: Turn, message: Message) -> None:
         """Tell the hooks before the reply is released; where one fails, the reply is not."""
@@ -216,9 +221,9 @@ class Pipeline:
 
     def _sampling(self, session: Session, request: ModelRequest, planned: Plan) -> Effective:
         window = context_window(self.config, session.limits)
-        room = window - len(planned.prompt.ids)
+        room = window - len(planned.prompt)
         if room < 1:
-            raise ContextOverflowError.of(len(planned.prompt.ids), window)
+            raise ContextOverflowError.of(len(planned.prompt), window)
         cap = min(room, reply_cap(self.config, session.limits))
         left = self._tokens_left(session)
         if left is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from dressage_segments import BranchKind, IdsDigest, Origin
+from dressage_segments import BranchKind, Origin
 from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, Refusal, message_from_json
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from dressage_proxy.canonical import merge_leading_system, message_key
 from dressage_proxy.composing import Composed, Piece, compose
 from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.errors import RequestError
-from dressage_proxy.generation import Prompt
 from dressage_proxy.session import Session
 from dressage_proxy.surrogates import whole
 
@@ -168,7 +168,7 @@ async def plan(
         if isinstance(composed, Composed):
             encoded = composed.encoded
             origin = _ORIGINS[encoded.frame.view(np.uint8)]
-            prompt = Prompt(np.concatenate([prefix, encoded.ids]), digest.update(encoded.ids))
+            prompt = Prompt(prefix, encoded.ids, digest.update(encoded.ids))
             kind = _said_kind(request, place) or kind_that_goes_on(
                 session.tree, place.parent, tools=bool(request.tools)
             )
@@ -209,7 +209,7 @@ async def _start(session: Session, codec: ChatCodec, request: ModelRequest, plac
             ),
         )
     origin = np.full(len(encoded.ids), Origin.PROMPT, np.uint8)
-    prompt = Prompt(encoded.ids, IdsDigest().update(encoded.ids))
+    prompt = Prompt.of(encoded.ids)
     return Plan(
         place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, system_key,
         composed.copied, composed.rendered, composed.noted, composed.joined, _broken(pieces),

@@ -13,6 +13,11 @@ KEPT_BYTES = 1 << 26
 
 _KEPT_WALKS = 4
 """Of one session: what its main branch and a few sub-agents at once go on from."""
+_PIECE_BYTES = 1 << 16
+"""A piece that is as long stays as it is: what comes behind it is a piece of its own."""
+
+Text = tuple[bytes, ...]
+"""The inside of a JSON list, in pieces that follow one another."""
 
 
 def ids_text(ids: NDArray[np.int32]) -> bytes:
@@ -20,9 +25,15 @@ def ids_text(ids: NDArray[np.int32]) -> bytes:
     return orjson.dumps(np.ascontiguousarray(ids), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
 
 
-def joined(*texts: bytes) -> bytes:
-    """One text of the ids of several."""
-    return b",".join(text for text in texts if text)
+def further(text: Text, ids: NDArray[np.int32]) -> Text:
+    """The text with further ids, int32 [N]; what it costs depends on these, and not on what was there."""
+    new = ids_text(ids)
+    if not new or not text:
+        return (new,) if new else text
+    last = text[-1]
+    if len(last) < _PIECE_BYTES:
+        return (*text[:-1], b"%b,%b" % (last, new))
+    return (*text, b"," + new)
 
 
 class IdTexts:
@@ -30,23 +41,19 @@ class IdTexts:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._limit = kept_bytes
-        self._kept: OrderedDict[str, dict[int, tuple[bytes, bytes]]] = OrderedDict()
+        self._kept: OrderedDict[str, dict[int, Text]] = OrderedDict()
         self.nbytes = 0
 
-    def prompt(self, session_id: str, parent: int, ids: NDArray[np.int32], known: int) -> bytes:
-        """The text of a prompt, int32 [T], whose first ``known`` ids are the walk to turn ``parent``."""
-        walk = self._kept.get(session_id, {}).get(parent)
-        if walk is None:
-            return ids_text(ids)
-        return joined(*walk, ids_text(ids[known:]))
+    def walk(self, session_id: str, turn: int) -> Text | None:
+        """The text of the walk to a turn; None where it is not kept."""
+        return self._kept.get(session_id, {}).get(turn)
 
-    def keep(self, session_id: str, parent: int, turn: int, prompt: bytes, output: NDArray[np.int32]) -> None:
-        """A turn was committed after this prompt: it takes its parent's place."""
+    def keep(self, session_id: str, parent: int, turn: int, text: Text) -> None:
+        """A turn was committed whose walk has this text: it takes its parent's place."""
         walks = self._kept.setdefault(session_id, {})
         self._kept.move_to_end(session_id)
-        walk = (prompt, ids_text(output))
-        self.nbytes += sum(map(len, walk)) - sum(map(len, walks.pop(parent, ())))
-        walks[turn] = walk
+        self.nbytes += sum(map(len, text)) - sum(map(len, walks.pop(parent, ())))
+        walks[turn] = text
         while len(walks) > _KEPT_WALKS:
             self.nbytes -= sum(map(len, walks.pop(next(iter(walks)))))
         while self.nbytes > self._limit:
@@ -54,5 +61,5 @@ class IdTexts:
 
     def forget(self, session_id: str) -> None:
         """Keep nothing of a session."""
-        for walk in self._kept.pop(session_id, {}).values():
-            self.nbytes -= sum(map(len, walk))
+        for text in self._kept.pop(session_id, {}).values():
+            self.nbytes -= sum(map(len, text))

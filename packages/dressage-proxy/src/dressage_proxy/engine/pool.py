@@ -11,13 +11,13 @@ from typing import Self
 
 import numpy as np
 from dressage_segments import LossCause
-from numpy.typing import NDArray
 
 from dressage_proxy.engine.choose import Book, Choice, Step, Ticket, chooser
 from dressage_proxy.engine.client import EngineClient
 from dressage_proxy.engine.http import Exchange
 from dressage_proxy.engine.labels import Labels
 from dressage_proxy.engine.prefix import chain
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.router import workers
 from dressage_proxy.engine.wire import Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
@@ -101,25 +101,25 @@ class EnginePool:
         """What is wrong with engines that do answer: their weights have no version number."""
         return self._labels.warnings
 
-    def place(self, step: Step, ids: NDArray[np.int32], avoid: Collection[str] = ()) -> Ticket:
-        """The engine for a step whose prompt is ``ids`` int32 [T]; none of ``avoid`` if there is another.
+    def place(self, step: Step, prompt: Prompt, avoid: Collection[str] = ()) -> Ticket:
+        """The engine for a step with this prompt; none of ``avoid`` if there is another.
 
         Raises EngineError where no engine is known.
         """
         usable = self._usable(avoid)
         if len(self._book.engines) > 1 and self._book.rule.reads_prefixes:
-            step = Step(step.session_id, step.prompt_tokens, step.max_tokens, chain(ids))
+            step = Step(step.session_id, step.prompt_tokens, step.max_tokens, chain(prompt.ids))
         return self._book.place(step, usable)
 
     def others(self, tried: Collection[str]) -> bool:
         """Whether an engine is left that answers and was not tried."""
         return not set(self._usable(tried)) & set(tried)
 
-    def end(self, ticket: Ticket, result: CallResult | None, ids: NDArray[np.int32]) -> None:
-        """A step ended with this result (None: it failed); ``ids`` int32 [T] was its prompt."""
+    def end(self, ticket: Ticket, result: CallResult | None, prompt: Prompt) -> None:
+        """A step with this prompt ended with this result (None: it failed)."""
         self._book.end(ticket, None if result is None else len(result.output_ids))
         if result is not None and ticket.step.prompt:
-            self._book.grown(ticket.url, chain(np.concatenate([ids, result.output_ids])))
+            self._book.grown(ticket.url, chain(np.concatenate([prompt.ids, result.output_ids])))
 
     def failed(self, ticket: Ticket, error: PassingEngineError) -> None:
         """A step failed in a way that may pass: others are preferred for a while."""

@@ -19,7 +19,7 @@ from dressage_segments.turn import UNKNOWN_VERSION
 from numpy.typing import NDArray
 
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, cut_experts, decode_experts
-from dressage_proxy.engine.idtexts import ids_text
+from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.errors import EngineError, PassingEngineError
 
 
@@ -56,18 +56,16 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One /generate request. ``ids`` int32 [T] are its prompt; ``version`` labels tokens where the reply
+    """One /generate request. ``version`` labels tokens where the reply
     names none (-1: unknown); ``experts`` asks for routed experts; ``vocabulary`` is how many ids the
     tokenizer has."""
 
     rid: str
-    ids: NDArray[np.int32]
+    prompt: Prompt
     params: Mapping[str, Any]
     version: int = UNKNOWN_VERSION
     experts: ExpertsAsk | None = None
     vocabulary: int = 2**31
-    text: bytes = b""
-    """The ids as JSON, where they were written before."""
 
 
 SPARE_ROWS = 4096
@@ -92,7 +90,7 @@ def request_body(call: Call) -> list[bytes]:
     if call.experts is not None:
         body["return_routed_experts"] = True
         body["routed_experts_start_len"] = call.experts.start
-    return [b'{"input_ids":[', call.text or ids_text(call.ids), b"],", orjson.dumps(body)[1:]]
+    return [b'{"input_ids":[', *call.prompt.json(), b"],", orjson.dumps(body)[1:]]
 
 
 def decode_reply(body: bytes, call: Call) -> CallResult:
@@ -114,7 +112,7 @@ def decode_reply(body: bytes, call: Call) -> CallResult:
     finish, matched = _finish(meta.get("finish_reason"))
     ids = _ids(reply.get("output_ids"), meta.get("output_token_logprobs"), call.vocabulary)
     logprobs, cause = _logprobs(ids, meta.get("output_token_logprobs"))
-    if not cause and not _counts_agree(meta, len(ids), len(call.ids)):
+    if not cause and not _counts_agree(meta, len(ids), len(call.prompt)):
         cause = LossCause.MISALIGNED.value
     if not cause and finish == "abort" and len(ids) and not _labelled(meta):
         cause = LossCause.VERSION_RULE.value  # built by another route than a finished reply's
@@ -123,7 +121,7 @@ def decode_reply(body: bytes, call: Call) -> CallResult:
         cause = LossCause.VERSION_RULE.value  # a trained token names the version that sampled it (P5)
     experts = None
     if call.experts is not None and len(ids):
-        experts, why = _experts(text, call.experts, len(call.ids) + len(ids))
+        experts, why = _experts(text, call.experts, len(call.prompt) + len(ids))
         cause = cause or why
     cached = meta.get("cached_tokens")
     sampled = np.array(ids, np.int32)
