@@ -87,6 +87,20 @@ _FLATTENED_MARK = "<conversation>\n"
 _FLATTENED = re.compile(rf".{{0,400}}?(?:^|\n){_FLATTENED_MARK}", re.DOTALL)
 """A whole conversation in one user message, in a call without tools: it is to be shortened."""
 
+
+def _any_of(marks: Sequence[re.Pattern[str]]) -> re.Pattern[str]:
+    """One pattern that matches where one of them does."""
+    flags = (("i", re.IGNORECASE), ("s", re.DOTALL), ("m", re.MULTILINE))
+    parts = []
+    for mark in marks:
+        letters = "".join(letter for letter, flag in flags if mark.flags & flag)
+        parts.append(f"(?{letters}:{mark.pattern})")
+    return re.compile("|".join(parts))
+
+
+_ANY_MARK = _any_of((*COMPACTION_MARKS, *HELPER_MARKS))
+"""Most texts start with none of them, which is seen at once."""
+
 SUBAGENT_PROMPTS = (re.compile(r"\[Subagent Context\]"),)
 """Starts of the first user message of a sub-agent whose agent sends no header."""
 
@@ -129,12 +143,13 @@ def kind_from_messages(
 ) -> BranchKind | None:
     """What marks in the last message say of a call."""
     blocks = text_blocks(raw[-1]) if raw[-1].get("role") == "user" else []
-    if any(mark.match(text) for text in blocks for mark in COMPACTION_MARKS):
+    marked = [text for text in blocks if _ANY_MARK.match(text)]
+    if any(mark.match(text) for text in marked for mark in COMPACTION_MARKS):
         return BranchKind.COMPACTION
     if not tools and any(_FLATTENED_MARK in text and _FLATTENED.match(text) for text in blocks):
         return BranchKind.COMPACTION
     probe = asked.get("max_tokens") == 1 and blocks in PROBES
-    if probe or any(mark.match(text) for text in blocks for mark in HELPER_MARKS):
+    if probe or any(mark.match(text) for text in marked for mark in HELPER_MARKS):
         return BranchKind.HELPER
     return None
 

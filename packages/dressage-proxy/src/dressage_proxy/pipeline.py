@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dressage_segments import Mark, Turn
@@ -182,7 +182,7 @@ class Pipeline:
         """The prompt with its JSON, of which only what is new is written."""
         prompt = planned.prompt
         walk = self.texts.walk(session.id, planned.place.parent)
-        return replace(prompt, text=prompt.json() if walk is None else further(walk, prompt.new))
+        return prompt.written(prompt.json() if walk is None else further(walk, prompt.new))
 
     async def count(self, session: Session, request: ModelRequest) -> int:
         """The tokens of a request's prompt; nothing is sampled or kept."""

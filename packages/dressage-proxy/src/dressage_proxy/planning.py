@@ -114,7 +114,8 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
             )
         session.recents.note(read, tuple(keys))
     salted = _salted(request.thread, keys)
-    return _place(session, Place(ROOT, raw, salted, 0, tools_hash, "", tuple(flags), handles, messages))
+    parent, matched, cut_reason = _attached(session, salted, tools_hash)
+    return Place(parent, raw, salted, matched, tools_hash, cut_reason, tuple(flags), handles, messages)
 
 
 def _tools_hash(codec: ChatCodec, request: ModelRequest) -> str:
@@ -132,17 +133,18 @@ def _salted(thread: str, keys: Sequence[str]) -> tuple[str, ...]:
     return hashlib.blake2b(salted, digest_size=16).hexdigest(), *keys[1:]
 
 
-def _place(session: Session, place: Place) -> Place:
-    """The place on the longest recorded branch, or as a start with what is new about it."""
-    tree, keys, tools_hash = session.tree, place.keys, place.tools_hash
+def _attached(session: Session, keys: tuple[str, ...], tools_hash: str) -> tuple[int, int, str]:
+    """The turn that messages go on from, how many of them its walk has, and why a branch starts there: on the
+    longest recorded branch, or ROOT with what is new about them."""
+    tree = session.tree
     match = tree.match(keys, tools_hash)
     if match is None:
         reason = "" if _asked_before(session, keys, tools_hash) else tree.divergence(keys, tools_hash)
-        return replace(place, cut_reason=reason)
+        return ROOT, 0, reason
     children = (tree.turn(child) for child in tree.children(match.index))
     others = [child.input_keys for child in children if child.kind not in ASIDE]
     reason = "branched" if others and keys[match.matched :] not in others else ""
-    return replace(place, parent=match.index, matched=match.matched, cut_reason=reason)
+    return match.index, match.matched, reason
 
 
 def _asked_before(session: Session, keys: Sequence[str], tools_hash: str) -> bool:

@@ -127,7 +127,8 @@ class Tokens:
                 ids.append(self._control_arrays[token])
                 size += 1
             position = end
-        frame = np.ones(size, dtype=np.bool_)
+        frame = np.empty(size, dtype=np.bool_)
+        frame.fill(True)
         for first, end, value in unframed:
             frame[first:end] = value
         return np.concatenate(ids), frame

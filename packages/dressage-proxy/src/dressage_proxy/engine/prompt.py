@@ -40,6 +40,10 @@ class Prompt:
         """The inside of a JSON list of all ids."""
         return self.text or (ids_text(self.ids),)
 
+    def written(self, text: Text) -> Prompt:
+        """The same with its JSON."""
+        return Prompt(self.walk, self.new, self.digest, text)
+
     def followed_by(self, ids: NDArray[np.int32]) -> Prompt:
         """The prompt with further ids, int32 [N]."""
         return Prompt(self.ids, ids, self.digest.copy().update(ids), further(self.json(), ids))
