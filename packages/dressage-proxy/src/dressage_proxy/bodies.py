@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
+from dressage_proxy.records import record
 from dressage_proxy.surrogates import load_json
 
 KEPT_BYTES = 1 << 26
@@ -22,7 +22,7 @@ _WORTH_BYTES = 1 << 13
 """Shorter ones are parsed as quickly."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Whole:
     """A body of which nothing but its value is known."""
 
@@ -30,7 +30,7 @@ class _Whole:
     value: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Open:
     """A body, and the place in it where its conversation, a list of its object, closes: what is put in there
     adds items. The members ``before`` and ``after`` this list, its ``name`` and its ``items``."""

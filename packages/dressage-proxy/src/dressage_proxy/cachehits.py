@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from dressage_segments import ROOT, TrajectoryTree
 
 from dressage_proxy.planning import Plan
+from dressage_proxy.records import record
 
 _AGENTS_DOING = frozenset(("history_changed", "tools_changed"))
 _REFUSED = "refused_"
@@ -27,7 +27,7 @@ class Owner(StrEnum):
     """Nothing differs: the step went to another engine, or the engine had evicted it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpectedHit:
     """``tokens`` of the prompt are those of an earlier one. ``broken`` more would have been, had its owner
     not changed them."""

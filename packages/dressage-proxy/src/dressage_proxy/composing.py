@@ -8,7 +8,7 @@ turn that was sampled is never tokenised again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dressage_proxy.canonical import merge_leading_system
 from dressage_proxy.echoes import Echo
+from dressage_proxy.records import record
 
 NOTE_PREFIX = "[system] "
 """Before a system message in mid-conversation that the template can only print as the user's."""
@@ -25,7 +26,7 @@ _CUTS = ("thinking_stripped", "stop_rewritten")
 """Refusals by which a session's policy for thinking begins a new segment."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """A message, and the sampled ids (int32 [N]) that take its place where it is an echo."""
 
@@ -34,7 +35,7 @@ class Piece:
     ids: NDArray[np.int32] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Composed:
     """What to append to the prefix. ``copied`` turns are in it by their ids, ``rendered`` ones as text,
     ``noted`` system messages as notes of the user; ``joined`` messages became a part of the one before."""

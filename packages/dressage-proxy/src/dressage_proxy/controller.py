@@ -13,6 +13,8 @@ from typing import Protocol
 
 from dressage_segments.turn import UNKNOWN_VERSION
 
+from dressage_proxy.records import record
+
 _REPEAT_ABORT_S = 0.25
 
 
@@ -36,7 +38,7 @@ class Aborter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Call:
     session_id: str
     engine: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dressage_proxy.asgi import Receive, Scope, Send, as_request_error, retry_after, send_reply, watching
@@ -19,6 +19,7 @@ from dressage_proxy.dialects.responses import RESPONSES
 from dressage_proxy.errors import ClientGoneError, NotFoundError, RequestError
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
+from dressage_proxy.records import record
 from dressage_proxy.session import Session
 from dressage_proxy.sessions import Sessions
 from dressage_proxy.surrogates import HALVES_NOTE
@@ -213,7 +214,7 @@ class DataPlane:
         return body, mended
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Call:
     """One model call on the wire; header names are lower case."""
 

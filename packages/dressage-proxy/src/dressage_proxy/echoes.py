@@ -17,13 +17,14 @@ from dressage_segments import TrajectoryTree, Turn
 from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
 
 from dressage_proxy.canonical import message_key
+from dressage_proxy.records import record
 
 _HANDLE = "dressage-"
 _ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
 """Calls are parsed only where tools are offered."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Echo:
     """An assistant message as the first ``tokens`` sampled ids of turn ``turn``."""
 

@@ -23,6 +23,7 @@ from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
 from dressage_proxy.errors import EngineError, PassingEngineError
 from dressage_proxy.fresh import fresh_id
+from dressage_proxy.records import record
 from dressage_proxy.sampling import Effective
 from dressage_proxy.stopping import cut_at_stop
 from dressage_proxy.versions import VersionBudget
@@ -252,7 +253,7 @@ class Generator:
             return NOTHING
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Asked:
     """One try of an engine call, and how much it may sample."""
 

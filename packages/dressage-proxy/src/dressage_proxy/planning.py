@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.errors import RequestError
+from dressage_proxy.records import record
 from dressage_proxy.session import Session
 from dressage_proxy.surrogates import whole
 
@@ -32,7 +33,7 @@ _BUSY_THREAD_CHARS = 1 << 10
 """The same for texts that are not encoded word by word, while many turns share the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """Where a request attaches: ``new_keys`` are its messages beyond the walk of turn ``parent``."""
 
@@ -54,7 +55,7 @@ class Place:
         return self.keys[self.matched :]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """What the engine is asked after: the turn's delta (ids int32 [D], origin uint8 [D]) and whole prompt."""
 

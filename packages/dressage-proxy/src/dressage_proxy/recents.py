@@ -4,17 +4,17 @@ few requests said is not read twice."""
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dressage_proxy.interleaved import turn_by_turn
+from dressage_proxy.records import record
 from dressage_proxy.volatile import pin_volatile
 
 _KEPT = 4
 _SYSTEM = ("system", "developer")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Read:
     """A request as it ``came`` and as it is read: ``raw`` with a message for each turn and volatile blocks
     pinned, ``handles`` by its indices, and the keys of its leading messages that are ``known``."""
@@ -29,7 +29,7 @@ class Read:
     """Where in ``came`` the last message with calls is; -1 where none is."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Recent:
     """A request seen before, as :class:`Read` has it, with the keys of all its messages."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dressage_proxy.config import Limits, ProxyConfig
+from dressage_proxy.records import record
 
 _DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 _ENGINE_NAMES = {"seed": "sampling_seed"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Effective:
     """What a turn samples with. ``recorded`` goes into the evidence, ``overridden`` names what the agent
     asked for and did not get."""

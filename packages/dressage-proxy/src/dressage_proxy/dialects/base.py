@@ -13,6 +13,7 @@ from dressage_tito import Message, Tool, ToolCall
 
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.errors import RequestError
+from dressage_proxy.records import record
 
 FREEFORM_ARGUMENT = "input"
 """The one argument of a freeform tool."""
@@ -28,7 +29,7 @@ class WireTool:
     """Its one argument travels as plain text and not as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelRequest:
     """A model call in no dialect. ``raw`` are its messages in the chat shape, checked when they are read."""
 
@@ -56,7 +57,7 @@ class ModelRequest:
     """Whether a stream tells its usage."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelReply:
     """A committed reply: the message as every dialect shows it, and the counts."""
 

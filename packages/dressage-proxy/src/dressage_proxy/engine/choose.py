@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from dressage_proxy.engine.prefix import Chain, PrefixCache
+from dressage_proxy.records import record
 
 DECODE_WEIGHT = 8.0
 """What a token to sample counts beside one to prefill: decoding reads all weights again for each step of a
@@ -28,7 +29,7 @@ class Choice(StrEnum):
     PREFIX_AWARE = "prefix-aware"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """A call to place. ``prompt`` is its chain (empty: unknown), ``max_tokens`` what it may sample."""
 
@@ -110,7 +111,7 @@ def chooser(choice: Choice) -> Chooser:
     return rules[choice]()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ticket:
     """A step that was given to an engine, and what it counts there until it ends."""
 

@@ -15,6 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
+from dressage_proxy.records import record
+
 _IDLE_S = 60.0
 _TEMPORARY = range(100, 200)
 
@@ -23,7 +25,7 @@ class ConnectError(ConnectionError):
     """No connection was made: nothing was sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HttpReply:
     """Status, headers (lower case) and whole body."""
 

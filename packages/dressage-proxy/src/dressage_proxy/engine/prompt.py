@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from dressage_segments import IdsDigest
 from numpy.typing import NDArray
 
 from dressage_proxy.engine.idtexts import Text, further, ids_text
+from dressage_proxy.records import record
 
 _NONE = np.empty(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prompt:
     """Token ids: ``walk`` int32 [W], which were there before, and ``new`` int32 [N] behind them, with the
     running ``digest`` of all. ``text`` is their JSON; () where it was not written."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any, TypeGuard
 
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, cut_experts, decode_experts
 from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.errors import EngineError, PassingEngineError
+from dressage_proxy.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallResult:
     """One engine reply. ``output_ids`` int32 [N], ``logprobs`` float32 [N] (NaN: none given), ``versions``
     int32 [N]; ``finish_reason`` stop, length or abort; ``untrainable`` is "" or a LossCause."""
@@ -54,7 +54,7 @@ class CallResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """One /generate request. ``version`` labels tokens where the reply
     names none (-1: unknown); ``experts`` asks for routed experts; ``vocabulary`` is how many ids the
