@@ -13,7 +13,7 @@ KEPT_BYTES = 1 << 26
 
 _KEPT_WALKS = 4
 """Of one session: what its main branch and a few sub-agents at once go on from."""
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 13
 """A piece that is as long stays as it is: what comes behind it is a piece of its own."""
 
 Text = tuple[bytes, ...]
