@@ -23,20 +23,52 @@ class Known:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """A reply in the making, and how many clients wait for it (a retry joins the one in flight)."""
+    """A reply in the making, in the task of the request that came first, and how many clients wait for it (a
+    retry joins the one in flight)."""
 
-    task: asyncio.Task[ModelReply]
     known: Known
+    ended: asyncio.Future[None]
+    """Done once there is an outcome."""
+    turn: Coroutine[Any, Any, ModelReply] | None
+    """What makes it; None once it is being made."""
+    _forget: Callable[[Attempt], None]
     waiters: int = 0
     delivered: bool = False
     abandoned: bool = False
     """It is being aborted: a retry does not join it any more, but starts afresh."""
+    outcome: ModelReply | BaseException | None = None
+    _maker: asyncio.Task[Any] | None = None
+
+    async def make(self) -> None:
+        """Make it, in the task that calls this; what became of it is the outcome. Raises CancelledError where
+        that task is cancelled by another than :meth:`abandon`."""
+        turn, self.turn = self.turn, None
+        assert turn is not None, "it is being made"
+        self._maker = maker = asyncio.current_task()
+        assert maker is not None, "called outside of a task"
+        try:
+            self.outcome = await turn
+        except asyncio.CancelledError as error:
+            self.outcome = error
+            if not self.abandoned:
+                raise
+            maker.uncancel()
+        except Exception as error:  # noqa: BLE001 - raised again for each who waits
+            self.outcome = error
+        finally:
+            self._forget(self)
+            self.ended.set_result(None)
 
     def abandon(self) -> None:
         """Abort it, once: a second cancellation would cut off the account of what it sampled."""
-        if not self.abandoned and not self.task.done():
+        if self.turn is not None:  # who was to make it failed before that
+            self.turn.close()
+            self.turn = None
+            self._forget(self)
+            self.ended.set_result(None)
+        if not self.abandoned and not self.ended.done() and self._maker is not None:
             self.abandoned = True
-            self.task.cancel()
+            self._maker.cancel()
 
 
 @dataclass(slots=True)
@@ -52,23 +84,14 @@ class Attempts:
     def find(self, question: Question) -> Attempt | None:
         """The one to join; None where a new one is to begin."""
         attempt = self.joinable.get(question)
-        return None if attempt is None or attempt.abandoned or attempt.task.done() else attempt
+        return None if attempt is None or attempt.abandoned else attempt
 
     def begin(
         self, session_id: str, question: Question, known: Known, turn: Coroutine[Any, Any, ModelReply]
     ) -> Attempt:
-        """Make a reply."""
-        attempt = Attempt(asyncio.create_task(turn), known)
-        self.joinable[question] = attempt
-        self.total += 1
-        self.running.setdefault(session_id, set()).add(attempt)
-        attempt.task.add_done_callback(self._ended(session_id, question, attempt))
-        return attempt
+        """A reply to be made by the one who asks for it first."""
 
-    def _ended(
-        self, session_id: str, question: Question, attempt: Attempt
-    ) -> Callable[[asyncio.Task[ModelReply]], None]:
-        def forget(task: asyncio.Task[ModelReply]) -> None:
+        def forget(attempt: Attempt) -> None:
             if self.joinable.get(question) is attempt:
                 del self.joinable[question]
             self.total -= 1
@@ -76,10 +99,12 @@ class Attempts:
             running.discard(attempt)
             if not running:
                 del self.running[session_id]
-            if not task.cancelled():
-                task.exception()  # retrieved: each waiter was given it
 
-        return forget
+        attempt = Attempt(known, asyncio.get_running_loop().create_future(), turn, forget)
+        self.joinable[question] = attempt
+        self.total += 1
+        self.running.setdefault(session_id, set()).add(attempt)
+        return attempt
 
     def of(self, session_id: str) -> int:
         """Replies in the making of a session."""
@@ -91,11 +116,11 @@ class Attempts:
         for attempt in attempts:
             attempt.abandon()
         if attempts:
-            await asyncio.wait([attempt.task for attempt in attempts])
+            await asyncio.wait([attempt.ended for attempt in attempts])
 
     async def wait(self, timeout_s: float) -> bool:
         """Until all have ended; False where the time is over before."""
-        tasks = [attempt.task for running in self.running.values() for attempt in running]
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
+        ended = [attempt.ended for running in self.running.values() for attempt in running]
+        if ended:
+            await asyncio.wait(ended, timeout=timeout_s)
         return not self.total

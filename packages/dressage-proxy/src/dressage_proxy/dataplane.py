@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -129,32 +129,33 @@ class DataPlane:
     ) -> tuple[Attempt, ModelReply]:
         """The reply, while the client is there; a stream is kept alive meanwhile. Raises ClientGoneError."""
         attempt = self._pipeline.join(call.session, request)
-        keepalive_s = None
-        if stream is not None:
-            stream.joined(attempt)
-            keepalive_s = stream.keepalive_s
+        left = False
+
+        def leave(_: object = None) -> None:
+            nonlocal left
+            if not left:
+                left = True
+                self._pipeline.leave(call.session, attempt)
+
         ended = False
         try:
             with watching(call.scope, call.receive) as gone:
-                while not attempt.task.done():
-                    await asyncio.wait(
-                        {attempt.task, gone}, timeout=keepalive_s, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    if attempt.task.done():
-                        break
-                    if gone.done():
-                        raise ClientGoneError("the client closed the connection")
-                    if stream is not None:
-                        await stream.keep_alive()
-                ended = True
-                reply = self._pipeline.made(call.session, attempt)
-                if gone.done():
-                    self._pipeline.lost(call.session, attempt, reply)
-                    raise ClientGoneError("the client closed the connection")
-                return attempt, reply
+                gone.add_done_callback(leave)
+                try:
+                    async with _Beat(stream, attempt, leave):
+                        if attempt.turn is not None:
+                            await attempt.make()
+                        else:
+                            await asyncio.wait({attempt.ended, gone}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    gone.remove_done_callback(leave)
+                ended = not gone.done()
         finally:
             if not ended:
-                await self._pipeline.leave(call.session, attempt)
+                leave()
+        if left:
+            raise ClientGoneError("the client closed the connection")
+        return attempt, self._pipeline.made(call.session, attempt)
 
     async def _deliver(
         self,
@@ -234,16 +235,10 @@ class _Stream:
         self._writer = writer
         self.keepalive_s = keepalive_s
         self.started = False
-        self._attempt: Attempt | None = None
 
-    def joined(self, attempt: Attempt) -> None:
-        """The reply is this attempt's."""
-        self._attempt = attempt
-
-    async def keep_alive(self) -> None:
-        """Say in the dialect's own way that the reply is being made."""
-        tokens = self._attempt.known.prompt_tokens if self._attempt else 0
-        head = b"" if self.started else self._writer.head(tokens)
+    async def keep_alive(self, prompt_tokens: int) -> None:
+        """Say in the dialect's own way that the reply is being made; 0 tokens: not known yet."""
+        head = b"" if self.started else self._writer.head(prompt_tokens)
         await self._start()
         body = head + self._writer.keep_alive()
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
@@ -257,3 +252,37 @@ class _Stream:
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _SSE})
+
+
+class _Beat:
+    """Keeps a stream alive while its reply is made; where that fails, ``failed`` is called."""
+
+    def __init__(self, stream: _Stream | None, attempt: Attempt, failed: Callable[[], None]) -> None:
+        self._stream = stream
+        self._attempt = attempt
+        self._failed = failed
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        if self._stream is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._stream.keepalive_s, self._begin, self._stream)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _begin(self, stream: _Stream) -> None:
+        self._task = asyncio.create_task(self._beat(stream))
+
+    async def _beat(self, stream: _Stream) -> None:
+        try:
+            while True:
+                await stream.keep_alive(self._attempt.known.prompt_tokens)
+                await asyncio.sleep(stream.keepalive_s)
+        except OSError:
+            self._failed()

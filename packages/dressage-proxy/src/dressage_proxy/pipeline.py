@@ -51,8 +51,9 @@ class Pipeline:
     bodies: Bodies = field(default_factory=Bodies)
 
     def join(self, session: Session, request: ModelRequest) -> Attempt:
-        """The reply in the making to a request, with one more who waits for it. What it becomes is told by
-        :meth:`made`; who does not wait for that says so by :meth:`leave`.
+        """The reply in the making to a request, with one more who waits for it. One that is new has its
+        ``turn``: who gets it makes it. What it becomes is told by :meth:`made`; who does not wait for that
+        says so by :meth:`leave`.
 
         Raises RequestError and its kinds.
         """
@@ -75,24 +76,22 @@ class Pipeline:
     def made(self, session: Session, attempt: Attempt) -> ModelReply:
         """The committed reply of an attempt that has ended. The caller reports its delivery by
         :meth:`delivered` or :meth:`lost`. Raises what kept it from being made: RequestError and its kinds."""
-        if not attempt.task.cancelled() and attempt.task.exception() is None:
-            return attempt.task.result()
+        if isinstance(attempt.outcome, ModelReply):
+            return attempt.outcome
         attempt.waiters -= 1
-        if attempt.task.cancelled():
-            raise GoneError(f"session {session.id} ended while the reply was being made")
-        return attempt.task.result()
+        if isinstance(attempt.outcome, Exception):
+            raise attempt.outcome
+        raise GoneError(f"session {session.id} ended while the reply was being made")
 
-    async def leave(self, session: Session, attempt: Attempt) -> None:
+    def leave(self, session: Session, attempt: Attempt) -> None:
         """A client is gone that waited: with the last one, the engine call is aborted and the turn is
         recorded as undelivered."""
         attempt.waiters -= 1
         if attempt.waiters:
             return
-        if not attempt.task.done():
-            attempt.abandon()
-            await asyncio.wait({attempt.task})
-        elif not attempt.task.cancelled() and attempt.task.exception() is None:
-            self._unseen(session, attempt, attempt.task.result())
+        attempt.abandon()
+        if isinstance(attempt.outcome, ModelReply):
+            self._unseen(session, attempt, attempt.outcome)
 
     def _admit(self) -> None:
         if self.draining:
