@@ -226,3 +226,9 @@ class Bare:
         self.ids += reply["output_ids"]
         self.turns += 1
         return seconds
+
+
+async def chats(control: ProxyClient, http: Http, texts: Texts, count: int) -> list[Chat]:
+    """New sessions."""
+    opened = [await control.open(instance_id=f"bench-{number}") for number in range(count)]
+    return [Chat(http, session.openai_url, texts) for session in opened]

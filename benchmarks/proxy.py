@@ -20,15 +20,15 @@ from dressage_proxy.client import ProxyClient
 from benchmarks._proxy_rig import (
     REPLY_TOKENS,
     Bare,
-    Chat,
     Http,
     Proxied,
     Texts,
+    chats,
     engine,
     proxy,
-    small_tokenizer_folder,
     tokenizer_folder,
 )
+from benchmarks._proxy_sizes import grown, sizes
 from benchmarks._report import report
 
 MARKS = (10, 50, 100, 200)
@@ -43,13 +43,7 @@ SLOW_DELAY_S = 0.02
 SLOW_TOKENS = 200
 SLOW_REPLY = 50
 SLOW_CALLS = 250
-MIB = 2**20
-
-
-async def chats(control: ProxyClient, http: Http, texts: Texts, count: int) -> list[Chat]:
-    """New sessions."""
-    opened = [await control.open(instance_id=f"bench-{number}") for number in range(count)]
-    return [Chat(http, session.openai_url, texts) for session in opened]
+SLOW_ROUNDS = 3
 
 
 async def per_turn(control: ProxyClient, http: Http, texts: Texts, url: str) -> dict[str, object]:
@@ -112,45 +106,6 @@ async def throughput(
     }
 
 
-async def grown(chat: Chat, tokens: int) -> Chat:
-    while chat.tokens < tokens:
-        await chat.turn()
-    return chat
-
-
-async def memory(
-    running: Proxied, control: ProxyClient, http: Http, texts: Texts, tokens: int, count: int
-) -> tuple[float, list[Chat]]:
-    """MiB that the process grew by per session, from a short session on: what it keeps, and what its
-    allocator does not give back."""
-    await grown((await chats(control, http, texts, 1))[0], 5_000)
-    before = running.served.rss()
-    made = [await grown(chat, tokens) for chat in await chats(control, http, texts, count)]
-    return round((running.served.rss() - before) / MIB / count, 2), made
-
-
-async def reading(running: Proxied, control: ProxyClient, sessions: Sequence[Chat]) -> dict[str, object]:
-    """Finalize and read each session; and what its turn log and its trajectory take on disk."""
-    times, sizes = [], []
-    for chat in sessions:
-        session_id = chat.url.removesuffix("/v1").rsplit("/", 1)[1]
-        started = time.perf_counter()
-        await control.finalize(session_id, failure_class="completed")
-        _, segments = await control.segments(session_id)
-        times.append(time.perf_counter() - started)
-        stored = sum(path.stat().st_size for path in store_files(running.store, session_id))
-        sizes.append(stored / sum(len(segment) for segment in segments))
-    return {
-        "finalize_read_ms_64k": round(1e3 * statistics.median(times), 1),
-        "bytes_per_token_64k": round(statistics.median(sizes), 2),
-    }
-
-
-def store_files(store: Path, session_id: str) -> list[Path]:
-    """The turn log and the trajectory of a session."""
-    return [path for path in store.rglob(f"*{session_id}*") if path.is_file()]
-
-
 async def seconds(runs: Sequence[Callable[[], Awaitable[object]]]) -> float:
     """The time that all take side by side."""
     started = time.perf_counter()
@@ -174,14 +129,17 @@ async def branches(control: ProxyClient, http: Http, texts: Texts) -> dict[str, 
 
 
 async def slow_upstream(control: ProxyClient, http: Http, texts: Texts, url: str) -> dict[str, object]:
-    """250 calls at once, each a session's first and a second upstream; and the same without the proxy."""
-    plain = [Bare(http, url, texts) for _ in range(SLOW_CALLS)]
-    bare = await seconds([partial(one.turn, max_tokens=SLOW_REPLY) for one in plain])
-    sessions = await chats(control, http, texts, SLOW_CALLS)
-    took = await seconds([partial(chat.turn, max_tokens=SLOW_REPLY) for chat in sessions])
+    """250 calls at once, each a session's first and a second upstream, and the same without the proxy: the
+    median of a few rounds."""
+    bare, through = [], []
+    for _ in range(SLOW_ROUNDS):
+        plain = [Bare(http, url, texts) for _ in range(SLOW_CALLS)]
+        bare.append(await seconds([partial(one.turn, max_tokens=SLOW_REPLY) for one in plain]))
+        sessions = await chats(control, http, texts, SLOW_CALLS)
+        through.append(await seconds([partial(chat.turn, max_tokens=SLOW_REPLY) for chat in sessions]))
     return {
-        "slow_upstream_250_s": round(took, 2),
-        "slow_upstream_bare_s": round(bare, 2),
+        "slow_upstream_250_s": round(statistics.median(through), 2),
+        "slow_upstream_bare_s": round(statistics.median(bare), 2),
         "slow_upstream_itself_s": SLOW_REPLY * SLOW_DELAY_S,
     }
 
@@ -202,20 +160,6 @@ async def pausing(control: ProxyClient, http: Http, texts: Texts) -> dict[str, o
         "pause_150_quiesced": paused.quiesced,
         "pause_150_preempted": paused.preempted,
     }
-
-
-async def sizes(http: Http, url: str) -> dict[str, object]:
-    """Memory and reading, each length on a proxy of its own."""
-    mib, results = {}, {}
-    with small_tokenizer_folder() as folder:
-        texts = Texts(folder)
-        for name, tokens, count in (("64k", 64_000, 8), ("111k", 111_000, 5)):
-            with proxy(url, folder) as running:
-                async with running.client() as control:
-                    mib[name], made = await memory(running, control, http, texts, tokens, count)
-                    if name == "64k":
-                        results = await reading(running, control, made)
-    return {"session_mib": mib, **results}
 
 
 async def measure(folder: Path) -> dict[str, object]:
