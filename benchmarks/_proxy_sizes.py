@@ -11,7 +11,7 @@ from dressage_proxy.client import ProxyClient
 
 from benchmarks._proxy_rig import Chat, Http, Proxied, Texts, chats, proxy, small_tokenizer_folder
 
-FILLING = 6
+FILLING = 24
 MIB = 2**20
 
 
@@ -24,10 +24,16 @@ async def grown(chat: Chat, tokens: int) -> Chat:
 async def memory(
     running: Proxied, control: ProxyClient, http: Http, texts: Texts, tokens: int, count: int
 ) -> tuple[float, list[Chat]]:
-    """MiB that the process grew by per session: what it keeps, and what its allocator does not give back. A
-    few sessions of the same size come first: they fill the room that its start left in the heap."""
-    for chat in await chats(control, http, texts, FILLING):
+    """MiB that the process grew by per session: what it keeps, and what its allocator does not give back.
+    Sessions of the same size come first, until one makes the process grow: they fill the room that its start
+    and its first session left in the heap."""
+    first, *filling = await chats(control, http, texts, FILLING)
+    await grown(first, tokens)
+    for chat in filling:
+        before = running.served.rss()
         await grown(chat, tokens)
+        if running.served.rss() - before > MIB:
+            break
     before = running.served.rss()
     made = [await grown(chat, tokens) for chat in await chats(control, http, texts, count)]
     return round((running.served.rss() - before) / MIB / count, 2), made
