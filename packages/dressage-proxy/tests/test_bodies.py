@@ -144,6 +144,14 @@ def test_the_last_of_two_lists_of_one_name_counts() -> None:
         assert known.load("s", data)[0] == orjson.loads(data)
 
 
+def test_a_member_whose_name_is_empty_is_read_as_ever() -> None:
+    for first, last in (("true", "1"), ("0", "-0.0"), ("[null]", "[null]"), ("1", "2")):
+        known = Bodies()
+        for items in ("1", "1,2", "1,2,3"):
+            data = b'{"":%b,"input":[%b],"":%b}' % (first.encode(), items.encode(), last.encode())
+            assert repr(known.load("s", data)[0]) == repr(orjson.loads(data))
+
+
 def test_halves_of_surrogate_pairs_are_mended_and_said_wherever_they_are() -> None:
     known = Bodies()
     for items in (b'"a"', b'"a","b"', b'"a","b","\\ud83d"', b'"a","b","\\ud83d","c"', b'"a","b","c"'):

@@ -120,7 +120,8 @@ def _opened(old: _Whole, new: _Whole) -> _Open | None:
     items = before.pop(name, None)
     if not isinstance(items, list) or not isinstance(after, dict):
         return None
-    del after[""]
+    if after.pop("") != [None]:  # a member of that name follows
+        return None
     opened = _Open(old.data, end, before, name, items, after).more(new.data)
     return opened if opened is not None and opened.value == new.value else None
 
