@@ -39,6 +39,7 @@ FOLLOWED = (
     "{{ [c, 'b'] | sort | first }}",  # where the two are equal
     "{{ c | attr('strip') is defined }}{{ messages[0] == messages[0] }}",
     "{% generation %}{{ c }}{% endgeneration %}{% if false %}{{ c | length }}{% endif %}",
+    "{{ 'random' is filter }}{{ 'sameas' is test }}{{ lipsum is defined and c == 'a' }}",
     "{{ strftime_now('%Y') }}{{ c }}{% if strftime_now('%d') == '03' %}x{% endif %}",
 )
 """Bodies of templates (``c`` is a content) that can be followed."""
@@ -104,6 +105,9 @@ NOT_FOLLOWED = (
     "{{ c + 1 }}",
     "{% autoescape true %}{{ c }}{{ c ~ '<' }}{% endautoescape %}",
     "{{ lipsum(1) | length > 0 }}",
+    "{{ c + ('x' | safe) }}",
+    "{{ ('<' | e) + c }}",
+    "{{ (c + ('x' | safe)) == 'a<x' }}",
 )
 """Bodies that look at more of a content than can be asked, or print another text for it."""
 TEXTS = ("a", "b", "ab", "a b", " a", "b\n", "", "1", "upper", "ac", "x", "role", "<")
@@ -223,7 +227,7 @@ def test_a_rope_is_no_text() -> None:
     assert isinstance("a" + rope + "b", Rope)
 
 
-def test_a_template_that_asks_for_chance_is_not_compiled_to_be_followed() -> None:
+def test_a_template_that_asks_for_chance_is_not_followed() -> None:
     template = template_of(["{{ ['a', 'b'] | random }}"])
     assert rendered(template, ("x", "y")) in ("a", "b")
     assert traced(template, ("x", "y"))[1] is None

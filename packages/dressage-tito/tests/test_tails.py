@@ -215,6 +215,30 @@ def test_a_date_before_the_turn_is_no_hindrance_and_one_after_it_is_asked_anew(
         assert f"0{day}text" in extended(after)
 
 
+def test_what_a_callers_function_gives_is_asked_anew(codec_with: Callable[..., ChatCodec]) -> None:
+    """Arguments of a template may be more than JSON."""
+    word = ["one"]
+    for source, kwargs in (
+        (template("((now() if now is defined else '') + m.content)"), {"now": lambda: word[0]}),
+        (template("(strftime_now('%d') + m.content)"), {"strftime_now": lambda _: word[0]}),
+    ):
+        codec = codec_with(source, clock=lambda: datetime(2026, 2, 1, tzinfo=UTC), template_kwargs=kwargs)
+        for word[0] in ("one", "two"):
+            found = codec.extend(prefix_of(codec), [Message("user", "text")])
+            assert isinstance(found, Encoded)
+            assert f"{word[0]}text" in codec.decode(found.ids)
+
+
+def test_an_argument_hides_what_the_template_would_be_given(codec_with: Callable[..., ChatCodec]) -> None:
+    source = template("(m.content + ('!' if strftime_now is string and m.content == 'a' else ''))")
+    codec = codec_with(source, template_kwargs={"strftime_now": "today"})
+    fresh = codec.with_profile(codec.profile)
+    codec.extend(prefix_of(codec), [Message("user", "b")])
+    assert told(codec.extend(prefix_of(codec), [Message("user", "a")])) == told(
+        fresh.extend(prefix_of(fresh), [Message("user", "a")])
+    )
+
+
 def test_half_a_character_is_refused_as_before(toy: ChatCodec) -> None:
     codec = toy.with_profile(toy.profile)
     for _ in range(2):

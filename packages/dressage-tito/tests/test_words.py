@@ -67,6 +67,11 @@ def splitting(pattern: str, **more: Any) -> Mapping[str, Any]:
     return {"type": "Sequence", "pretokenizers": [split, byte_level]}
 
 
+def twice_spelled(pattern: str) -> Mapping[str, Any]:
+    split, byte_level = splitting(pattern)["pretokenizers"]
+    return {"type": "Sequence", "pretokenizers": [split, byte_level, byte_level]}
+
+
 @pytest.mark.parametrize(
     ("pre_tokenizer", "why"),
     [
@@ -79,6 +84,7 @@ def splitting(pattern: str, **more: Any) -> Mapping[str, Any]:
         (splitting("a", behavior="Removed"), "words are lost"),
         (splitting("\\p{L}+ \\p{N}|\\p{L}+"), "a word goes over a space"),
         (splitting("\\p{L}+(?= \\p{P})|\\p{L}"), "a word ends by what comes after the next space"),
+        (twice_spelled(" ?\\p{L}+|\\s|\\p{N}+"), "bytes are spelled, and their spelling again"),
         ({**splitting("a")["pretokenizers"][1]}, "the text is one word"),
         ({"type": "Digits", "individual_digits": True}, "no expression"),
         (None, "nothing says where words end"),

@@ -71,6 +71,7 @@ def filled(parts: Iterable[Part], texts: Sequence[str]) -> str:
     return "".join([part if isinstance(part, str) else texts[part] for part in parts])
 
 
+@jinja2.pass_context  # so that jinja2 does not try it on constants when it compiles
 def _untraceable(*_: object, **__: object) -> NoReturn:
     raise UntraceableError
 
@@ -136,8 +137,8 @@ class Rope:
         return self._joined((other, self))
 
     def _joined(self, pieces: Sequence[Any]) -> Rope:
-        if not all(isinstance(piece, str | Rope) for piece in pieces):
-            raise UntraceableError
+        if not all(type(piece) is str or isinstance(piece, Rope) for piece in pieces):
+            raise UntraceableError  # another kind of text (jinja2's Markup) is joined by rules of its own
         joined = concat(pieces)
         assert isinstance(joined, Rope)
         return joined
@@ -204,7 +205,8 @@ class _Environment(ChatEnvironment):
 
 
 def _tracing_environment() -> jinja2.Environment:
-    """That of chat templates, less what gives another result each time and what looks at a text's kind."""
+    """That of chat templates, where what gives another result each time and what looks at a text's kind is
+    there, but not followed."""
     environment = chat_environment(_untraceable, _Environment)
     trim, string = environment.filters["trim"], environment.filters["string"]
     environment.filters["trim"] = lambda value, chars=None: (
@@ -218,7 +220,7 @@ def _tracing_environment() -> jinja2.Environment:
         (environment.globals, ("lipsum",)),
     ):
         for name in names:
-            known.pop(name, None)
+            known[name] = _untraceable
     return environment
 
 
@@ -242,7 +244,7 @@ class TracedTemplate:
             return trace.unknown(clock().strftime(pattern))
 
         try:
-            printed: Any = self._template.render({**context, "strftime_now": strftime_now})
+            printed: Any = self._template.render({"strftime_now": strftime_now, **context})
         except (UntraceableError, *FAILURES):
             return None
         return printed.parts if isinstance(printed, Rope) else (printed,)

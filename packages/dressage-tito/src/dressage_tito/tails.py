@@ -7,6 +7,7 @@ render's text with them in place.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,7 @@ class Tails:
         those of ``asked``; ``whole`` is what they were printed as, and ``tail`` is its end, after the last
         ``closing``."""
         tries = self._tries.get(asked.form, 0)
-        if tries >= _TRIES:
+        if tries >= _TRIES or not _is_json(kwargs):
             return
         if len(self._tries) >= _KEPT:
             self._tries.clear()
@@ -129,6 +130,15 @@ class Tails:
         each_once = contents == list(range(count // 2))
         if each_once and max(known.numbers()) < count and known.printed(asked.texts) == tail:
             self._known[asked.form] = known
+
+
+def _is_json(kwargs: Json) -> bool:
+    """Whether arguments are all that they look like: a function or an object of its own kind may give a
+    template another answer each time."""
+    try:
+        return bool(json.dumps(kwargs))
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _after(parts: Sequence[Part], closing: str) -> tuple[Part, ...]:
