@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from dressage_proxy.engine.http import ConnectError, HttpPool, HttpReply
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -187,15 +189,44 @@ async def test_a_reset_connection_is_an_error_and_the_next_request_has_another()
     assert server.connections == 2
 
 
-async def test_a_reply_that_nobody_asked_for_answers_nothing() -> None:
-    """The second reply comes with the first: it must not be taken for that of the next request."""
-    stray = OK.replace(b"hi", b"no")
+STRAY = OK.replace(b"hi", b"no")
+
+
+@pytest.mark.parametrize("size", [1, 20, len(STRAY) - 1, len(STRAY)])
+async def test_a_reply_that_nobody_asked_for_answers_nothing(size: int) -> None:
+    """The second reply, or its beginning, comes with the first: it must not be taken for that of the next
+    request."""
+    spoilt: list[asyncio.StreamWriter] = []
 
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
-        writer.write(OK + stray if number == 1 else OK)
+        if number == 1:
+            spoilt.append(writer)
+            writer.write(OK + STRAY[:size])
+        else:
+            writer.write(STRAY[size:] + OK if writer in spoilt else OK)
 
     told, server = await asked(answer, times=2)
     assert (told.body, server.connections) == (b"hi", 2)
+
+
+def test_nothing_is_left_of_a_connection_that_is_given_up_while_it_is_made() -> None:
+    async def given_up() -> None:
+        async with Server().serving(saying()) as url, pooled() as pool:
+            for steps in range(6):
+                task = asyncio.create_task(pool.begin(url, "/generate", [b"{}"]))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if not task.cancelled():
+                    task.result().drop()
+                del task
+            await asyncio.sleep(0.01)
+            gc.collect()
+            assert not pool._open
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(given_up())
 
 
 async def test_nobody_there_is_told_apart() -> None:

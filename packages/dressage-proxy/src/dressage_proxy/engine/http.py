@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -98,7 +99,8 @@ class HttpPool:
         self._connect_s = connect_s
         self._origins: dict[str, _Origin] = {}
         self._idle: dict[str, list[_Connection]] = {}
-        self._open: set[_Connection] = set()
+        # Weakly: of a connection that is given up while it is made, uvloop does not say that it was lost.
+        self._open: weakref.WeakSet[_Connection] = weakref.WeakSet()
 
     async def begin(self, base: str, path: str, body: Sequence[bytes]) -> Exchange:
         """Send JSON (its bytes in pieces) once. Raises ConnectError."""
@@ -162,7 +164,7 @@ class HttpPool:
 class _Connection(asyncio.Protocol):
     """One connection, one request at a time."""
 
-    def __init__(self, open_ones: set[_Connection]) -> None:
+    def __init__(self, open_ones: weakref.WeakSet[_Connection]) -> None:
         self.closed = False
         self.reusable = False
         self.since = 0.0
@@ -222,6 +224,8 @@ class _Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """httptools."""
         self._headers, self._body, self._begun = {}, [], False
+        if self._exchange is None:
+            self.close()  # nobody has asked: its end must not be taken for the next answer
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """httptools."""
