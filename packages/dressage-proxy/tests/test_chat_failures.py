@@ -1,6 +1,7 @@
 """Limits and failures as the official clients see them, in the dialect's own shape."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -146,6 +147,41 @@ async def test_an_error_after_the_first_comment_ends_the_stream_with_an_error_ev
     with pytest.raises(openai.APIError) as caught:
         await collected(await rig.chat(session, "hi", stream=True))
     assert "no space left" in caught.value.message
+
+
+@pytest.mark.parametrize("stuck", ["http.response.start", "http.response.body"])
+async def test_a_comment_that_its_client_is_slow_to_take_is_whole_before_the_reply(make_rig, stuck):
+    """The reply is made while the first comment waits for a client that does not read."""
+    rig = await make_rig(keepalive_s=0.01)
+    rig.engine.hold_after = 1
+    session = await rig.open()
+    body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    waits, reads, asked, sent = asyncio.Event(), asyncio.Event(), iter([json.dumps(body).encode()]), []
+
+    async def receive():
+        for data in asked:
+            return {"type": "http.request", "body": data}
+        return await asyncio.Event().wait()
+
+    async def send(message):
+        if message["type"] == stuck:
+            waits.set()
+            await reads.wait()
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": f"/s/{session}/v1/messages", "headers": []}
+    answered = asyncio.create_task(rig.proxy.data_app()(scope, receive, send))
+    await waits.wait()
+    await rig.engine.release()
+    while rig.proxy.pipeline.attempts.total:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.001)
+    reads.set()
+    await answered
+    assert [message["type"] for message in sent].index("http.response.start") == 0
+    told = b"".join(message.get("body", b"") for message in sent)
+    assert (told.count(b"event: message_start"), told.count(b"event: message_stop")) == (1, 1)
+    assert not (await rig.end(session)).lost_tokens
 
 
 async def test_a_store_that_fails_is_a_503_and_the_session_goes_on(rig, monkeypatch):

@@ -255,7 +255,8 @@ class _Stream:
 
 
 class _Beat:
-    """Keeps a stream alive while its reply is made; where that fails, ``failed`` is called."""
+    """Keeps a stream alive while its reply is made; where that fails, ``failed`` is called. What it began to
+    say is said to its end: the reply must not come into the middle of it."""
 
     def __init__(self, stream: _Stream | None, attempt: Attempt, failed: Callable[[], None]) -> None:
         self._stream = stream
@@ -266,23 +267,25 @@ class _Beat:
 
     async def __aenter__(self) -> None:
         if self._stream is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._stream.keepalive_s, self._begin, self._stream)
+            self._wait(self._stream)
 
     async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            await asyncio.wait({self._task})
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+
+    def _wait(self, stream: _Stream) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(stream.keepalive_s, self._begin, stream)
 
     def _begin(self, stream: _Stream) -> None:
         self._task = asyncio.create_task(self._beat(stream))
 
     async def _beat(self, stream: _Stream) -> None:
         try:
-            while True:
-                await stream.keep_alive(self._attempt.known.prompt_tokens)
-                await asyncio.sleep(stream.keepalive_s)
+            await stream.keep_alive(self._attempt.known.prompt_tokens)
         except OSError:
             self._failed()
+        else:
+            self._wait(stream)
