@@ -264,20 +264,23 @@ class _Beat:
         self._failed = failed
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._over = False
 
     async def __aenter__(self) -> None:
         if self._stream is not None:
             self._wait(self._stream)
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        self._over = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task})
 
     def _wait(self, stream: _Stream) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(stream.keepalive_s, self._begin, stream)
+        if not self._over:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(stream.keepalive_s, self._begin, stream)
 
     def _begin(self, stream: _Stream) -> None:
         self._task = asyncio.create_task(self._beat(stream))
