@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dressage_tito.folder import read_folder
-from dressage_tito.marking import Span, without_escapes
+from dressage_tito.spans import Span, without_escapes
 from dressage_tito.tokens import Tokens
 from dressage_tito.toy import SPECIAL
 from hypothesis import given, settings

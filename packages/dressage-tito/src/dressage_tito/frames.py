@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dressage_tito.marking import Span
 from dressage_tito.messages import Message
+from dressage_tito.spans import Span
 
 _KEPT = 64
 _KEPT_CHARS = 4096

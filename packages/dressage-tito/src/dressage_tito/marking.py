@@ -17,9 +17,8 @@ from typing import Any
 
 from dressage_tito.messages import Message, Tool, ToolCall
 from dressage_tito.profile import ArgumentsAs
+from dressage_tito.spans import Span
 from dressage_tito.template import Json
-
-Span = tuple[int, int]
 
 # Unicode noncharacters and the end of a private plane: where a text holds some, others are taken.
 _POOL = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0x10FF00, 0x10FFFE))]
@@ -174,20 +173,6 @@ def unmark(text: str, marks: Marks) -> tuple[str, list[Span]]:
         pieces += (inside, after)
         length += len(inside) + len(after)
     return "".join(pieces), spans
-
-
-def without_escapes(text: str, spans: Sequence[Span], escape: str) -> tuple[str, list[Span]]:
-    """A text without the escapes in it, and its spans there."""
-    moved: list[Span] = []
-    position = gone = 0
-    for start, end in spans:
-        gone += text.count(escape, position, start)
-        first = start - gone
-        gone += text.count(escape, start, end)
-        position = end
-        if first < end - gone:
-            moved.append((first, end - gone))
-    return text.replace(escape, ""), moved
 
 
 def widen(text: str, spans: Sequence[Span], contents: Sequence[str]) -> list[Span]:

@@ -14,7 +14,6 @@ from dressage_tito.grammars import REASONING_TAGS
 from dressage_tito.marking import (
     Marker,
     Marks,
-    Span,
     choose_marks,
     conversation_texts,
     find_in_order,
@@ -24,6 +23,7 @@ from dressage_tito.marking import (
 )
 from dressage_tito.messages import Message, Refusal, Tool
 from dressage_tito.profile import Profile
+from dressage_tito.spans import Span
 from dressage_tito.tails import Tails
 from dressage_tito.template import ChatTemplate, Json, RenderError
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dressage_tito.marking import Marker, Span, is_text
+from dressage_tito.marking import Marker, is_text
 from dressage_tito.messages import Message
+from dressage_tito.spans import Span
 from dressage_tito.template import ChatTemplate, Json
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from dressage_tito.bytelevel import IdBytes
 from dressage_tito.errors import FolderError
 from dressage_tito.folder import TokenizerFolder
-from dressage_tito.marking import Span, without_escapes
+from dressage_tito.spans import Span, without_escapes
 from dressage_tito.unbreakable import UnbreakableTokenError
 from dressage_tito.words import Words
 

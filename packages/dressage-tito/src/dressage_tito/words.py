@@ -5,8 +5,9 @@ a text are those of its words. The expressions are written for all of Unicode; h
 where ``re`` can follow them, and only such texts are cut here. Whether the words are the tokenizer's own is
 proven once for each set of expressions, on every few characters of the kinds that they tell apart.
 
-Most words end at a space that stands alone, and no word goes over one (this is a part of the proof): there a
-text is cut first, without the expressions, into chunks of a word or a few, whose ids are kept as well.
+Most words end at a space that stands alone, and no word goes over one (this shows in how the expressions are
+written): there a text is cut first, without the expressions, into chunks of a word or a few, whose ids are
+kept as well.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from dressage_tito.bytelevel import spelled_bytes
+from dressage_tito.lonespaces import keeps_lone_spaces
 
 Json = Mapping[str, Any]
 Split = Callable[[str], list[str]]
@@ -222,8 +224,11 @@ def _proven_split(pre_tokenizer: str) -> Split | None:
     """How a pre_tokenizer (JSON) cuts ASCII texts, where it does so in all trials; else None."""
     parsed = json.loads(pre_tokenizer)
     try:
-        split = _splitter([_ascii_only(pattern) for pattern in _patterns(parsed)])
+        patterns = [_ascii_only(pattern) for pattern in _patterns(parsed)]
+        split = _splitter(patterns)
     except (UnreadableError, re.error):
+        return None
+    if not all(map(keeps_lone_spaces, patterns)):
         return None
     model = {"type": "BPE", "vocab": {}, "merges": []}
     own = Tokenizer.from_str(json.dumps({"version": "1.0", "pre_tokenizer": parsed, "model": model}))
