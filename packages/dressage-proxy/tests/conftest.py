@@ -21,11 +21,11 @@ import uvicorn
 from dressage_proxy import Proxy, ProxyConfig
 from dressage_proxy.app import running
 from dressage_proxy.engine.scripted import Output, Policy, ScriptedEngine, replies
+from dressage_proxy.serving import Protocol
 from dressage_segments import Trajectory, TrajectoryTree, audit, tree_from_records
 from dressage_store import FilesStore
 from dressage_tito import ChatCodec
 from dressage_tito.toy import write_toy_tokenizer
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 KEY = "control-key-of-these-tests"
@@ -73,7 +73,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
     state = ServerState()
 
     def protocol() -> asyncio.Protocol:
-        return HttpToolsProtocol(config, state, {})
+        return Protocol(config, state, {})
 
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
     try:

@@ -57,6 +57,21 @@ async def test_a_draining_proxy_ends_what_it_began_and_begins_nothing(make_rig):
     await drained
 
 
+async def test_what_outlasts_the_drain_is_aborted_recorded_and_told_to_come_again(make_rig):
+    rig = await make_rig(drain_s=0.05)
+    rig.engine.hold_after = 1
+    session = await rig.open()
+    calls = [asyncio.create_task(rig.post(session, HI)) for _ in range(2)]  # one of them a retry
+    await until(lambda: any(made.waiters == 2 for made in rig.proxy.pipeline.attempts.joinable.values()))
+    await rig.engine.until_running(1)
+    await rig.proxy.drain()
+    for refused in await asyncio.gather(*calls):
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["error"]["code"] == "draining"
+    trajectory = await rig.end(session)
+    assert (trajectory.sampled_tokens, trajectory.lost_tokens) == (1, {"undelivered": 1})
+
+
 async def test_an_idle_session_expires_into_the_store_and_is_never_made_again(make_rig):
     rig = await make_rig(idle_timeout_s=100)
     session = await rig.open()

@@ -80,8 +80,9 @@ class Proxy:
 
     async def drain(self) -> None:
         """Take nothing new and let replies in the making end, for as long as the configuration allows."""
-        if not await self.pipeline.drain(self.config.drain_s):
-            log.warning("%d replies were still in the making at the end", self.pipeline.attempts.total)
+        aborted = await self.pipeline.drain(self.config.drain_s)
+        if aborted:
+            log.warning("%d replies were still in the making at the end: they were aborted", aborted)
 
     async def close(self) -> None:
         """Close the engine pools; the store is its owner's."""

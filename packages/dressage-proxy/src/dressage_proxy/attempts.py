@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,11 +112,13 @@ class Attempts:
 
     async def end(self, session_id: str) -> None:
         """Abort every reply in the making of a session; each is recorded as undelivered."""
-        attempts = list(self.running.get(session_id, ()))
-        for attempt in attempts:
-            attempt.abandon()
-        if attempts:
-            await asyncio.wait([attempt.ended for attempt in attempts])
+        await _ended(list(self.running.get(session_id, ())))
+
+    async def end_all(self) -> int:
+        """Abort every reply in the making; how many there were."""
+        attempts = [attempt for running in self.running.values() for attempt in running]
+        await _ended(attempts)
+        return len(attempts)
 
     async def wait(self, timeout_s: float) -> bool:
         """Until all have ended; False where the time is over before."""
@@ -124,3 +126,10 @@ class Attempts:
         if ended:
             await asyncio.wait(ended, timeout=timeout_s)
         return not self.total
+
+
+async def _ended(attempts: Sequence[Attempt]) -> None:
+    for attempt in attempts:
+        attempt.abandon()
+    if attempts:
+        await asyncio.wait([attempt.ended for attempt in attempts])

@@ -81,6 +81,8 @@ class Pipeline:
         attempt.waiters -= 1
         if isinstance(attempt.outcome, Exception):
             raise attempt.outcome
+        if self.draining:
+            raise _stopping()
         raise GoneError(f"session {session.id} ended while the reply was being made")
 
     def leave(self, session: Session, attempt: Attempt) -> None:
@@ -95,9 +97,7 @@ class Pipeline:
 
     def _admit(self) -> None:
         if self.draining:
-            raise OverloadedError(
-                "the proxy is being stopped", code="draining", status=503, retry_after_s=_RETRY_AFTER_S
-            )
+            raise _stopping()
         if self.attempts.total >= self.config.max_in_flight:
             raise OverloadedError(
                 f"{self.attempts.total} replies are in the making, the limit is {self.config.max_in_flight}",
@@ -116,10 +116,11 @@ class Pipeline:
         self.texts.forget(session_id)
         self.bodies.forget(session_id)
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Begin nothing new, and wait for what is in the making; whether all ended in time."""
+    async def drain(self, timeout_s: float) -> int:
+        """Begin nothing new, and wait for what is in the making. What has not ended in time is aborted and
+        recorded as undelivered: how many replies that were."""
         self.draining = True
-        return await self.attempts.wait(timeout_s)
+        return 0 if await self.attempts.wait(timeout_s) else await self.attempts.end_all()
 
     def delivered(self, attempt: Attempt) -> None:
         """A client has the reply."""
@@ -228,6 +229,12 @@ class Pipeline:
         if left is not None:
             cap = min(cap, left)
         return effective(session.sampling, request.asked, cap)
+
+
+def _stopping() -> OverloadedError:
+    return OverloadedError(
+        "the proxy is being stopped", code="draining", status=503, retry_after_s=_RETRY_AFTER_S
+    )
 
 
 def _told_reason(finish_reason: str, message: Message) -> str:
