@@ -25,7 +25,8 @@ Printed = tuple[str, tuple[Span, ...]]
 
 _KEPT = 64
 _TRIES = 3
-"""So many renders of one form are traced in vain: it is not looked for again."""
+"""So many renders of one form are traced in vain: after that only the fourth, the eighth and so on. Its texts
+alone may have been what could not be followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,15 @@ class Tails:
         """Keep what a proven render shows. ``said`` makes the template's messages from texts in place of
         those of ``asked``; ``whole`` is what they were printed as, and ``tail`` is its end, after the last
         ``closing``."""
-        tries = self._tries.get(asked.form, 0)
-        if tries >= _TRIES or not _is_json(kwargs):
+        if not _is_json(kwargs):
             return
         if len(self._tries) >= _KEPT:
             self._tries.clear()
             self._known.clear()
-        self._tries[asked.form] = tries + 1
+        asks = self._tries.get(asked.form, 0)
+        self._tries[asked.form] = asks + 1
+        if asks >= _TRIES and asks & (asks - 1):
+            return
         from dressage_tito.jinja_trace import Trace, filled
 
         count = len(asked.texts)
