@@ -18,7 +18,7 @@ KEPT_BYTES = 1 << 26
 
 _KEPT = 4
 """Of one session: its main branch and a few sub-agents at once."""
-_WORTH_BYTES = 1 << 13
+_WORTH_BYTES = 1 << 14
 """Shorter ones are parsed as quickly."""
 
 
