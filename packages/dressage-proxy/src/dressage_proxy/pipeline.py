@@ -22,7 +22,8 @@ from dressage_proxy.errors import ContextOverflowError, GoneError, HookError, Ov
 from dressage_proxy.generation import Generator, Reply
 from dressage_proxy.hooks import Hooks
 from dressage_proxy.metrics import Metrics
-from dressage_proxy.planning import Place, Plan, locate, plan
+from dressage_proxy.placing import Place, locate
+from dressage_proxy.planning import Plan, plan
 from dressage_proxy.replies import reasoning_tokens
 from dressage_proxy.sampling import Effective, context_window, effective, reply_cap
 from dressage_proxy.session import Session, State
