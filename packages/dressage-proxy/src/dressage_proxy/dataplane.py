@@ -110,7 +110,7 @@ class DataPlane:
         writer = call.dialect.writer(request, request.model or self._config.model_name)
         if not request.stream:
             attempt, reply = await self._made(call, request, None)
-            await self._deliver(call, attempt, reply, [writer.body(reply)])
+            await self._deliver(call, attempt, [writer.body(reply)])
             return
         stream = _Stream(call.send, writer, self._config.keepalive_s)
         try:
@@ -122,7 +122,7 @@ class DataPlane:
                 raise
             await stream.end(writer.failed(as_request_error(failure)))
             return
-        await self._deliver(call, attempt, reply, writer.events(reply), stream)
+        await self._deliver(call, attempt, writer.events(reply), stream)
 
     async def _made(
         self, call: _Call, request: ModelRequest, stream: _Stream | None
@@ -161,7 +161,6 @@ class DataPlane:
         self,
         call: _Call,
         attempt: Attempt,
-        reply: ModelReply,
         chunks: Iterable[bytes],
         stream: _Stream | None = None,
     ) -> None:
@@ -172,10 +171,10 @@ class DataPlane:
             else:
                 await send_reply(call.send, 200, body)
         except OSError as error:
-            self._pipeline.lost(call.session, attempt, reply)
+            self._pipeline.leave(call.session, attempt)
             raise ClientGoneError("the client closed the connection") from error
         except BaseException:
-            self._pipeline.lost(call.session, attempt, reply)
+            self._pipeline.leave(call.session, attempt)
             raise
         self._pipeline.delivered(attempt)
 

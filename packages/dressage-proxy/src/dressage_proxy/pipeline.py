@@ -76,7 +76,8 @@ class Pipeline:
 
     def made(self, session: Session, attempt: Attempt) -> ModelReply:
         """The committed reply of an attempt that has ended. The caller reports its delivery by
-        :meth:`delivered` or :meth:`lost`. Raises what kept it from being made: RequestError and its kinds."""
+        :meth:`delivered` or :meth:`leave`. Raises what kept it from being made: RequestError and its
+        kinds."""
         if isinstance(attempt.outcome, ModelReply):
             return attempt.outcome
         attempt.waiters -= 1
@@ -87,14 +88,15 @@ class Pipeline:
         raise GoneError(f"session {session.id} ended while the reply was being made")
 
     def leave(self, session: Session, attempt: Attempt) -> None:
-        """A client is gone that waited: with the last one, the engine call is aborted and the turn is
-        recorded as undelivered."""
+        """A client is gone that waited, or that its reply did not reach: with the last one, the engine call
+        is aborted and the turn is recorded as undelivered."""
         attempt.waiters -= 1
         if attempt.waiters:
             return
         attempt.abandon()
-        if isinstance(attempt.outcome, ModelReply):
-            self._unseen(session, attempt, attempt.outcome)
+        reply = attempt.outcome
+        if isinstance(reply, ModelReply) and not attempt.delivered and session.state is State.OPEN:
+            self.committer.undelivered(session, reply.turn)
 
     def _admit(self) -> None:
         if self.draining:
@@ -127,15 +129,6 @@ class Pipeline:
         """A client has the reply."""
         attempt.waiters -= 1
         attempt.delivered = True
-
-    def lost(self, session: Session, attempt: Attempt, reply: ModelReply) -> None:
-        """A client was gone before its reply was released; the last one makes the turn undelivered."""
-        attempt.waiters -= 1
-        self._unseen(session, attempt, reply)
-
-    def _unseen(self, session: Session, attempt: Attempt, reply: ModelReply) -> None:
-        if attempt.waiters <= 0 and not attempt.delivered and session.state is State.OPEN:
-            self.committer.undelivered(session, reply.turn)
 
     async def _turn(self, session: Session, request: ModelRequest, place: Place, known: Known) -> ModelReply:
         if self.hooks:
