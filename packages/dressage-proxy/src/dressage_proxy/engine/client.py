@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import OrderedDict
 from typing import Self
 
 import aiohttp
@@ -24,6 +25,8 @@ _SECONDS = re.compile(r"[0-9]{1,4}")
 _ERROR_TEXT = 500
 _GENERATE = "/generate"
 _CONNECT_S = 10.0
+_RIDS = 4096
+"""So many of the newest calls are told from each other by what their replies say."""
 
 
 class EngineClient:
@@ -32,6 +35,8 @@ class EngineClient:
     def __init__(self, *, timeout_s: float) -> None:
         self._data = HttpPool(timeout_s=timeout_s, connect_s=_CONNECT_S)
         self._control: aiohttp.ClientSession | None = None
+        self._rids: OrderedDict[str, None] = OrderedDict()
+        """Of the newest calls, oldest first."""
 
     async def start(self) -> None:
         """Open the pool of aborts; that of generation needs no opening."""
@@ -56,6 +61,9 @@ class EngineClient:
     async def begin(self, engine: str, call: Call) -> Exchange:
         """Make one call, once; its reply is read by :meth:`result`. Raises PassingEngineError where no
         connection is made."""
+        self._rids[call.rid] = None
+        if len(self._rids) > _RIDS:
+            self._rids.popitem(last=False)
         try:
             return await self._data.begin(engine, _GENERATE, request_body(call))
         except ConnectError as error:
@@ -68,9 +76,14 @@ class EngineClient:
         EngineError where the engine refuses the request (4xx) or is no engine.
         """
         reply = await self._whole(f"{engine}{_GENERATE}", running)
-        if len(reply) > _THREAD_BYTES:
-            return await asyncio.to_thread(decode_reply, reply, call)
-        return decode_reply(reply, call)
+        try:
+            if len(reply) > _THREAD_BYTES:
+                return await asyncio.to_thread(decode_reply, reply, call, self._rids)
+            return decode_reply(reply, call, self._rids)
+        except PassingEngineError as error:
+            if error.lost:  # it answers another call: what comes next here cannot be trusted either
+                running.close()
+            raise
 
     async def get(self, url: str) -> bytes:
         """A page of the router. Raises RouterError."""

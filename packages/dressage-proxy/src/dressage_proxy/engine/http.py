@@ -82,6 +82,10 @@ class Exchange:
         if not self.ended:
             self._drop()
 
+    def close(self) -> None:
+        """Close its connection even if it has ended: what came over it was not the reply."""
+        self._drop()
+
     def end(self, outcome: HttpReply | Exception) -> None:
         """Its connection's word of how it ended."""
         self._outcome = outcome

@@ -7,7 +7,7 @@ is padded, guessed or cut.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import NoneType
 from typing import Any, TypeGuard
 
@@ -93,11 +93,12 @@ def request_body(call: Call) -> list[bytes]:
     return [b'{"input_ids":[', *call.prompt.json(), b"],", orjson.dumps(body)[1:]]
 
 
-def decode_reply(body: bytes, call: Call) -> CallResult:
-    """Check and decode the reply to a call.
+def decode_reply(body: bytes, call: Call, others: Container[str] = ()) -> CallResult:
+    """Check and decode the reply to a call; ``others`` are the rids of other calls.
 
     Raises EngineError when the reply is no /generate reply at all, or its abort carries an error status, and
-    PassingEngineError for an id that no model with this tokenizer has.
+    PassingEngineError for an id that no model with this tokenizer has and for another call's reply (then
+    ``lost``: the engine may be making the right one still).
     """
     text = None
     if call.experts is not None:
@@ -109,6 +110,9 @@ def decode_reply(body: bytes, call: Call) -> CallResult:
     if not isinstance(reply, dict) or not isinstance(reply.get("meta_info"), dict):
         raise EngineError("the engine's reply has no meta_info: is this an SGLang /generate endpoint?")
     meta: dict[str, Any] = reply["meta_info"]
+    rid = meta.get("id")
+    if rid != call.rid and isinstance(rid, str) and rid in others:
+        raise PassingEngineError(f"the engine answers the call {call.rid} with the reply to {rid}", lost=True)
     finish, matched = _finish(meta.get("finish_reason"))
     ids = _ids(reply.get("output_ids"), meta.get("output_token_logprobs"), call.vocabulary)
     logprobs, cause = _logprobs(ids, meta.get("output_token_logprobs"))
