@@ -68,6 +68,7 @@ class Metrics:
             registry=self.registry,
         )
         self._children = {name: self._phases.labels(name) for name in ("encode", "engine", "commit")}
+        self._router = self.uncached_tokens.labels(Owner.ROUTER.value)
         self._expected, self._reported = map(self.cached_tokens.labels, ("expected", "reported"))
 
     def cache(self, hit: ExpectedHit, prompt_tokens: int, reported: int | None) -> None:
@@ -78,7 +79,7 @@ class Metrics:
             self.uncached_tokens.labels(hit.owner.value).inc(hit.broken)
         if reported is not None:
             self._reported.inc(reported)
-            self.uncached_tokens.labels(Owner.ROUTER.value).inc(max(0, hit.tokens - reported))
+            self._router.inc(max(0, hit.tokens - reported))
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Time one phase: encode, engine or commit."""

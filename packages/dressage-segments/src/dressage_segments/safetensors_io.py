@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,6 @@ _WRITTEN = {
 }
 """The name and the little-endian form of each dtype that can be written."""
 _METADATA = "__metadata__"
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _ALIGNMENT = 8
 _LENGTH_BYTES = 8
 
@@ -100,7 +100,7 @@ def pack_parts(parts: list[Part], metadata: Mapping[str, str] | None = None) -> 
             raise InvalidFieldError(name, "is the format's own key", "name the tensor otherwise")
         end = at + nbytes
         entries.append(
-            f'{_COMPACT.encode(name)}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{at},{end}]}}'
+            f'{encode_basestring(name)}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{at},{end}]}}'
         )
         data.append(written)
         at = end
@@ -114,7 +114,7 @@ def _metadata_json(metadata: Mapping[str, str]) -> str:
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidFieldError(f"metadata[{key!r}]", "keys and values must be str")
-        pairs.append(f"{_COMPACT.encode(key)}:{_COMPACT.encode(value)}")
+        pairs.append(f"{encode_basestring(key)}:{encode_basestring(value)}")
     return f"{{{','.join(pairs)}}}"
 
 

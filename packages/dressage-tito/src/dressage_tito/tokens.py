@@ -11,7 +11,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -207,11 +207,16 @@ class Tokens:
     def _words(self) -> Words | None:
         return Words.of(self._plain, self._json, self._control_set)
 
+    @functools.cached_property
+    def _size(self) -> Callable[[int], int]:
+        """The characters of an id's token."""
+        return functools.cache(lambda token: len(self._plain.id_to_token(token) or ""))
+
     def _tokens_within(self, tokens: Iterable[int], size: int) -> int:
         """How many of the first tokens lie wholly in the first ``size`` bytes."""
         count = 0
         for token in tokens:
-            size -= len(self._plain.id_to_token(token) or "")
+            size -= self._size(token)
             if size < 0:
                 break
             count += 1
