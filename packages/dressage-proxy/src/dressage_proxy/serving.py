@@ -21,8 +21,8 @@ _GRACE_S = 10
 
 
 class OneWrite:
-    """A transport whose writes leave together at the end of the event loop's round: a reply's headers and its
-    body are one system call, and the client wakes up once."""
+    """A transport whose writes leave together, once a reply is whole or the event loop's round ends: headers
+    and body are one system call, and the client wakes up once."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -55,7 +55,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """asyncio.Protocol."""
-        super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
+        self._writes = OneWrite(transport, self.loop)
+        super().connection_made(self._writes)  # type: ignore[arg-type]
         self._extensions = {GONE: self.loop.create_future()}
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -68,6 +69,11 @@ class Protocol(HttpToolsProtocol):
         """httptools."""
         super().on_message_begin()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
+
+    def on_response_complete(self) -> None:
+        """uvicorn: nothing more is to come that could leave with it."""
+        self._writes.flush()
+        super().on_response_complete()
 
 
 class Server(uvicorn.Server):
