@@ -43,14 +43,13 @@ class Turned:
         self.echoes.remember(self.turn, "s")
         self.codec = codec
 
-    def find(self, content=None, calls=None, handle=""):
+    def find(self, content=None, calls=None, handle="", name=""):
         from dressage_tito import Message
 
         content = self.message.content if content is None else content
         calls = self.calls if calls is None else calls
-        return self.echoes.find(
-            self.tree, self.codec, Message("assistant", content, "", tuple(calls)), handle
-        )
+        echo = Message("assistant", content, "", tuple(calls), name=name)
+        return self.echoes.find(self.tree, self.codec, echo, handle)
 
 
 def reply(thinking, content, names):
@@ -116,6 +115,16 @@ def test_a_turn_without_calls_is_known_by_its_text(codec):
     assert made.find("  all done\n").key == made.turn.reply_key
     assert made.find("all") is None
     assert made.find("all", handle=HANDLE).cut
+
+
+@pytest.mark.parametrize("names", [[], ["f"]])
+def test_a_name_that_an_agent_signs_with_makes_it_no_other_turn(codec, names):
+    made = Turned(codec, reply("hm", "all done", names))
+    assert made.find(name="reviewer") == made.find()
+    assert not made.find(name="reviewer").differs
+    assert made.find("all", handle=HANDLE, calls=[], name="reviewer") == made.find(
+        "all", handle=HANDLE, calls=[]
+    )
 
 
 def test_an_empty_reply_is_no_text_to_know_a_turn_by(codec):

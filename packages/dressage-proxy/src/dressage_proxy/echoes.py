@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dressage_segments import TrajectoryTree, Turn
 from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
@@ -76,7 +76,7 @@ class Echoes:
         ``asked`` gives the turns that answered just the messages before it: what is no turn by its call ids,
         handle or text may still be the beginning of what one of them said.
         """
-        key = message_key(message)
+        key = message_key(replace(message, name=""))  # agents sign what was sampled with their own name
         index = self._called(message)
         by_calls = index is not None
         if index is None and handle:

@@ -14,8 +14,11 @@ BLOCK_JOINER = "\n"
 """Between text blocks of one message, which the chat shape would print without a gap."""
 SYSTEM_JOINER = "\n\n"
 """Between blocks of a system prompt; each stays a part of its own, so that a volatile one can be told."""
-MARKS = params.names("id status cache_control metadata annotations created_by")
-"""Fields of messages, items and blocks that name or mark them and say nothing to a model."""
+MARKS = params.names(
+    "id status cache_control metadata annotations created_by parsed parsed_arguments parsed_output"
+)
+"""Fields of messages, items and blocks that name or mark them and say nothing to a model, and what clients'
+helpers read out of a block's own text."""
 
 
 def refused(where: str, problem: str, fix: str, code: str | None = None) -> RequestError:

@@ -12,6 +12,7 @@ from dressage_proxy.dialects import params
 from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer, error_text
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.messages_input import (
+    NO_THREADS,
     PARAMETERS,
     check_output_config,
     read_messages,
@@ -67,7 +68,10 @@ class MessagesDialect(Dialect):
     def error_body(self, error: RequestError) -> bytes:
         """See :meth:`Dialect.error_body`."""
         default = "invalid_request_error" if error.status < 500 else "api_error"
-        shown = {"type": _ERROR_TYPES.get(error.status, default), "message": _message(error)}
+        kind = _ERROR_TYPES.get(error.status, default)
+        shown: dict[str, Any] = {"type": kind, "message": _message(error)}
+        if error.code == NO_THREADS:
+            shown["details"] = {"error_code": error.code}
         return dumps({"type": "error", "error": shown, "request_id": "req_" + fresh_id()})
 
     def count_body(self, tokens: int) -> bytes:

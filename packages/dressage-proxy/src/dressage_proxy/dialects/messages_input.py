@@ -30,7 +30,7 @@ from dressage_proxy.errors import RequestError
 PARAMETERS = params.Parameters(
     read=names(
         "model messages system tools tool_choice stream max_tokens stop_sequences output_config "
-        "chat_template_kwargs"
+        "chat_template_kwargs thread"
     ),
     accepted={
         "metadata": "the client's own notes",
@@ -46,9 +46,13 @@ PARAMETERS = params.Parameters(
         "user_profile_id": "names the end user",
         "workspace_id": "names the end user",
         "diagnostics": "the client's own notes",
+        "billing_policy": "nobody is billed",
     },
     neutral={"mcp_servers": ([],), "fallbacks": ([],)},
 )
+
+NO_THREADS = "thread_unsupported_request"
+"""The code by which clients know that a conversation is not kept for them: they send all of it each time."""
 
 ERROR_PREFIX = "[error] "
 """Before the text of a tool result with ``is_error``: templates have no other place for it."""
@@ -226,6 +230,13 @@ def check_output_config(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_messages(body: Mapping[str, Any], memo: Memo) -> tuple[Raw, dict[int, str]]:
     """The whole conversation and its turn handles. Raises RequestError."""
+    if body.get("thread") is not None:
+        raise RequestError(
+            "thread is not supported: the proxy keeps no conversation",
+            field="thread",
+            fix="leave it out and send all messages",
+            code=NO_THREADS,
+        )
     items = body.get("messages")
     if not isinstance(items, list) or not items:
         raise RequestError("messages must be a non-empty list", field="messages", fix="send messages")

@@ -1,0 +1,77 @@
+"""What the helpers of client libraries add to a conversation of their own accord, in minimal requests."""
+
+import pytest
+
+RUN = {
+    "type": "function",
+    "name": "shell",
+    "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+async def send(rig, session, route, **body):
+    reply = await rig.http.post(f"/s/{session}/v1/{route}", json={"model": "m", **body})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+async def one_segment(rig, session):
+    trajectory = await rig.end(session)
+    assert len(trajectory.segments) == 1, [segment.cut_reason for segment in trajectory.segments]
+    assert trajectory.segments[0].trained_tokens == trajectory.sampled_tokens
+
+
+@pytest.mark.parametrize(
+    "thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}, {}]
+)
+@pytest.mark.parametrize("route", ["messages", "messages/count_tokens"])
+async def test_a_conversation_to_be_kept_is_refused_by_the_code_by_which_clients_send_all_of_it(
+    rig, thread, route
+):
+    session = await rig.open()
+    body = {"model": "m", "max_tokens": 9, "messages": [user("x")], "thread": thread}
+    reply = await rig.http.post(f"/s/{session}/v1/{route}", json=body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+    assert "thread is not supported" in error["message"]
+    assert rig.engine.requests == []
+
+
+async def test_a_refusal_of_another_parameter_has_no_code_that_clients_act_on(rig):
+    session = await rig.open()
+    body = {"model": "m", "max_tokens": 9, "messages": [user("x")], "container": "c"}
+    reply = await rig.http.post(f"/s/{session}/v1/messages", json=body)
+    assert set(reply.json()["error"]) == {"type", "message"}
+
+
+async def test_agents_that_sign_what_was_sampled_with_their_name_keep_one_branch(rig, shell, call):
+    rig.script("I look\n" + call(command="ls"), "done", "bye")
+    session = await rig.open()
+    messages = [user("q1")]
+    for result in ("out", None):
+        body = {"messages": messages, "tools": [shell]}
+        said = (await send(rig, session, "chat/completions", **body))["choices"][0]["message"]
+        messages = [*messages, {**said, "name": "coder"}]
+        for made in said.get("tool_calls") or ():
+            messages.append({"role": "tool", "tool_call_id": made["id"], "content": result})
+    await send(rig, session, "chat/completions", messages=[*messages, user("q2")], tools=[shell])
+    assert all("flags" not in turn.extra for turn in rig.tree(session).turns)
+    await one_segment(rig, session)
+
+
+async def test_what_a_helper_read_out_of_an_item_may_come_back_with_it(rig, call):
+    rig.script("I look\n" + call(command="ls"), "done")
+    session = await rig.open()
+    output = (await send(rig, session, "responses", input=[user("q")], tools=[RUN]))["output"]
+    said, made = output
+    said["content"][0]["parsed"] = {"a": 1}
+    made["parsed_arguments"] = {"command": "ls"}
+    result = {"type": "function_call_output", "call_id": made["call_id"], "output": "out"}
+    await send(rig, session, "responses", input=[user("q"), said, made, result], tools=[RUN])
+    assert "flags" not in rig.tree(session).turn(1).extra
+    await one_segment(rig, session)
