@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 
 import pytest
-from dressage_blackbox_server.cli import main
+from dressage_blackbox_server import cli
+from dressage_blackbox_server.cli import KEY_VARIABLE, main
 
 
 def test_agents_lists_what_is_known(capsys):
@@ -45,3 +48,26 @@ def test_serve_says_that_its_state_folder_cannot_be_made(capsys, monkeypatch, tm
     (tmp_path / "file").write_text("")
     assert main(["serve", "--port", "0", "--state", str(tmp_path / "file")]) == 1
     assert "cannot be made" in capsys.readouterr().err
+
+
+def test_a_second_server_on_the_same_state_is_refused_and_one_after_it_is_not(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv(KEY_VARIABLE, "key")
+    command = [sys.executable, "-m", "dressage_blackbox_server.cli", "serve", "--port", "0"]
+    first = subprocess.Popen([*command, "--state", str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout is not None
+        assert "ready on" in first.stdout.readline()
+        assert main(["serve", "--port", "0", "--state", str(tmp_path)]) == 1
+        assert f"--state {tmp_path} is another server's" in capsys.readouterr().err
+    finally:
+        first.kill()
+        first.communicate()
+    with cli._alone(tmp_path):  # a killed server holds nothing
+        pass
+
+
+@pytest.mark.parametrize("key", ["clé", "two words", "a\x07b"])
+def test_a_key_that_no_header_can_carry_is_refused(key, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    assert main(["serve", "--port", "0", "--state", str(tmp_path)]) == 1
+    assert "printable ASCII" in capsys.readouterr().err

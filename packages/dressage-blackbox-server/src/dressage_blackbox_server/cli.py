@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from dressage_blackbox_server.journal import FileJournal
 from dressage_blackbox_server.local import LocalExecutor
 
 KEY_VARIABLE = "DRESSAGE_BLACKBOX_KEY"
+_LOCK = ".lock"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,11 +91,11 @@ def _serve(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     key = _key(args.key_file, environ)
     base_env = {name: environ[name] for name in args.pass_env if name in environ and name != KEY_VARIABLE}
 
-    async def run() -> None:
+    async def run(journal: FileJournal) -> None:
         service = BlackboxService(
             lambda config: LocalExecutor(base_env),
             known_agents(),
-            FileJournal(args.state),
+            journal,
             max_sessions=args.max_sessions,
             max_running=args.max_running,
         )
@@ -102,8 +105,32 @@ def _serve(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
             print(f"dressage-blackbox-server ready on http://{host}:{port}", flush=True)
             await uvicorn.Server(config).serve(sockets=[listening])
 
-    asyncio.run(run())
+    journal = FileJournal(args.state)
+    with _alone(args.state):
+        asyncio.run(run(journal))
     return 0
+
+
+@contextlib.contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Hold the journal's folder: two servers on one would each run turns that the other knows as done.
+
+    The kernel lets go of it however this process ends. Raises :class:`RequestError`.
+    """
+    try:
+        descriptor = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RequestError(f"--state {state} cannot be written: {error.strerror}; give another") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RequestError(
+                f"--state {state} is another server's, which runs; end that one, or give another folder"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _key(file: Path | None, environ: Mapping[str, str]) -> str:
@@ -116,6 +143,8 @@ def _key(file: Path | None, environ: Mapping[str, str]) -> str:
         key = environ.get(KEY_VARIABLE, "").strip()
     if not key:
         raise RequestError(f"no key: give --key-file, or set {KEY_VARIABLE}")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise RequestError("the key cannot go in a header: give printable ASCII without blanks")
     return key
 
 
