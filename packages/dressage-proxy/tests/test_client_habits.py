@@ -64,6 +64,80 @@ async def test_agents_that_sign_what_was_sampled_with_their_name_keep_one_branch
     await one_segment(rig, session)
 
 
+def renamed(messages):
+    """Every call under the number that it has in the list, as some clients count them."""
+    numbers = {}
+    for message in messages:
+        for made in message.get("tool_calls") or ():
+            numbers[made["id"]] = f"call_{len(numbers):08x}"
+    turned = []
+    for message in messages:
+        calls = [{**made, "id": numbers[made["id"]]} for made in message.get("tool_calls") or ()]
+        changed = {**message, "tool_calls": calls} if calls else dict(message)
+        if "tool_call_id" in changed:
+            changed["tool_call_id"] = numbers[changed["tool_call_id"]]
+        turned.append(changed)
+    return turned
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["remembered", "read anew"])
+async def test_calls_that_a_client_gives_ids_of_its_own_are_known_in_their_place(rig, shell, call, reset):
+    two = call(command="ls") + "\n" + call(command="pwd")
+    rig.script(two, "<think>\nhm\n</think>\n\nI look\n" + call(command="ls"), call(command="ls"), "done")
+    session = await rig.open()
+    messages = [user("q")]
+    for step in range(4):
+        body = {"messages": renamed(messages), "tools": [shell]}
+        said = (await send(rig, session, "chat/completions", **body))["choices"][0]["message"]
+        if reset:
+            rig.proxy.sessions.live(session).recents.clear()
+        messages.append({key: value for key, value in said.items() if key != "reasoning_content"})
+        for made in said.get("tool_calls") or ():
+            messages.append({"role": "tool", "tool_call_id": made["id"], "content": f"out {step}"})
+    assert all("flags" not in turn.extra for turn in rig.tree(session).turns)
+    assert "copied" not in rig.tree(session).turn(3).extra
+    await one_segment(rig, session)
+
+
+async def test_a_result_that_comes_later_answers_the_call_that_it_was_handed_out_as(rig, shell, call):
+    rig.script(call(command="ls") + "\n" + call(command="pwd"), "wait", "done")
+    session = await rig.open()
+    first = {"messages": [user("q")], "tools": [shell]}
+    said = (await send(rig, session, "chat/completions", **first))["choices"][0]["message"]
+    results = [{"role": "tool", "tool_call_id": made["id"], "content": "out"} for made in said["tool_calls"]]
+    for count in (1, 2):
+        body = {"messages": renamed([user("q"), said, *results[:count]]), "tools": [shell]}
+        await send(rig, session, "chat/completions", **body)
+    assert all("flags" not in turn.extra for turn in rig.tree(session).turns)
+    assert [turn.parent for turn in rig.tree(session).turns] == [-1, 0, 0]
+
+
+@pytest.mark.parametrize("change", ["arguments", "name", "count", "place"])
+async def test_calls_under_other_ids_that_say_something_else_are_not_taken_for_sampled_ones(
+    rig, shell, call, change
+):
+    rig.script(call(command="ls"), "done")
+    session = await rig.open()
+    first = {"messages": [user("q")], "tools": [shell]}
+    said = (await send(rig, session, "chat/completions", **first))["choices"][0]["message"]
+    (made,) = said["tool_calls"]
+    made["id"] = "call_0"
+    if change in ("arguments", "name"):
+        made["function"][change] = '{"command": "rm"}' if change == "arguments" else "bash"
+    made_too = {**made, "id": "call_1"}
+    said["tool_calls"] = [made, made_too] if change == "count" else [made]
+    results = [{"role": "tool", "tool_call_id": one["id"], "content": "out"} for one in said["tool_calls"]]
+    question = user("another" if change == "place" else "q")
+    body = {"messages": [question, said, *results], "tools": [shell]}
+    await send(rig, session, "chat/completions", **body)
+    turn = rig.tree(session).turn(1)
+    assert turn.parent == -1
+    assert [flag.split(" ", 1)[1] for flag in turn.extra["flags"]] == [
+        "makes calls that were not sampled in this session",
+        *(f"answers the unknown call {one['id']!r}" for one in said["tool_calls"]),
+    ]
+
+
 async def test_what_a_helper_read_out_of_an_item_may_come_back_with_it(rig, call):
     rig.script("I look\n" + call(command="ls"), "done")
     session = await rig.open()

@@ -1,10 +1,11 @@
 """Assistant messages that clients send back: which turn each is, and which of its sampled ids it stands for.
 
 An echo is recognised by the ids of its tool calls, then by the turn handle that its reasoning carries, then
-by its text. What a client made of it on the way (dropped reasoning, repaired arguments, a call renamed to
-``invalid``) changes nothing: the turn's sampled ids take its place, and the difference is flagged. Where a
-stream broke, and the client kept what it had, the echo lacks what came last: then it stands for the ids up to
-there, and no longer for the turn. A beginning without calls or handle is recognised by its place alone.
+by its text; calls that a client gave ids of its own by what they say, in their place alone. What a client
+made of it on the way (dropped reasoning, repaired arguments, a call renamed to ``invalid``) changes nothing:
+the turn's sampled ids take its place, and the difference is flagged. Where a stream broke, and the client
+kept what it had, the echo lacks what came last: then it stands for the ids up to there, and no longer for the
+turn. A beginning without calls or handle is recognised by its place alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
 
 from dressage_proxy.canonical import message_key
 from dressage_proxy.records import record
+from dressage_proxy.renamed import as_issued
 
 _HANDLE = "dressage-"
 _ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
@@ -84,6 +86,9 @@ class Echoes:
         if index is None:
             index = self.texts.get(key) if message.content or message.tool_calls else None
             if index is None:
+                index = self._renamed(tree, message, asked)
+                key = key if index is None else tree.turn(index).reply_key
+            if index is None:
                 return self._begun(tree, codec, message, key, asked) if message.content.strip() else None
         turn = tree.turn(index)
         if key == turn.reply_key:
@@ -106,6 +111,13 @@ class Echoes:
         made = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason).tool_calls
         names = {wire: call.name for wire, call in zip(turn.extra["wire_ids"], made, strict=False)}
         return names.get(wire_id, "")
+
+    def _renamed(
+        self, tree: TrajectoryTree, message: Message, asked: Callable[[], Sequence[int]]
+    ) -> int | None:
+        """The turn that a message is whose calls the client gave ids of its own."""
+        turns = asked() if message.tool_calls else ()
+        return next((turn for turn in turns if as_issued(message, tree.turn(turn)) is not None), None)
 
     def _begun(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dressage_segments import Turn
 from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, message_from_json
 
@@ -16,6 +17,7 @@ from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.errors import RequestError
 from dressage_proxy.records import record
+from dressage_proxy.renamed import as_issued, issued_id
 from dressage_proxy.session import Session
 from dressage_proxy.surrogates import whole
 
@@ -58,11 +60,19 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     messages: dict[int, Message] = {}
     tools_hash = _tools_hash(codec, request)
     for index in range(len(known), len(raw)):
-        message = messages[index] = read_message(raw[index], index)
+        message = read_message(raw[index], index)
         echo = None
         if message.role == "assistant":
             before = _salted(request.thread, keys)
             echo = echo_of(session, codec, handles.get(index, ""), message, before, tools_hash)
+            if echo is not None and message.tool_calls and message.tool_calls[0].id not in session.reply_keys:
+                message = as_issued(message, session.tree.turn(echo.turn)) or message
+        elif message.role == "tool" and message.tool_call_id not in session.reply_keys:
+            issued = issued_id(message.tool_call_id, raw[:index], _turns(session, keys))
+            if issued:
+                message = replace(message, tool_call_id=issued)
+                raw = [*raw[:index], {**raw[index], "tool_call_id": issued}, *raw[index + 1 :]]
+        messages[index] = message
         keys.append(message_key(message) if echo is None else echo.key)
         if echo is None and any(call.id not in session.reply_keys for call in message.tool_calls):
             flags.append(f"messages[{index}] makes calls that were not sampled in this session")
@@ -81,6 +91,12 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     salted = _salted(request.thread, keys)
     parent, matched, cut_reason = _attached(session, salted, tools_hash)
     return Place(parent, raw, salted, matched, tools_hash, cut_reason, tuple(flags), handles, messages)
+
+
+def _turns(session: Session, keys: Sequence[str]) -> list[Turn | None]:
+    """What messages with these keys were sampled as."""
+    found = (session.echoes.texts.get(key) for key in keys)
+    return [None if index is None else session.tree.turn(index) for index in found]
 
 
 def _tools_hash(codec: ChatCodec, request: ModelRequest) -> str:
