@@ -102,7 +102,8 @@ def test_every_field_that_anthropics_client_has_for_a_tool_is_taken():
 MARKED = {
     "id": "x", "status": "completed", "metadata": {"turn": 1}, "annotations": ["a"], "created_by": "me",
     "cache_control": {"type": "ephemeral"}, "internal_chat_message_metadata_passthrough": {"a": 1},
-    "internal_of_the_next_release": [1], "made_up": None, "also_made_up": [], "nor_this": False,
+    "internal_of_the_next_release": [1], "__clientsSource": {"kind": "tool"}, "made_up": None,
+    "also_made_up": [], "nor_this": False,
 }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ async def test_a_conversation_with_reasoning_and_parallel_calls_is_one_segment_o
     _, first = await streamed(rig, session, items, tools=[EXEC], reasoning={"summary": "auto"})
     assert [one.type for one in first.output] == ["reasoning", "message", "function_call", "function_call"]
     reasoning, message, one, two = first.output
-    assert reasoning.content[0].text == reasoning.summary[0].text == "let me see"
+    assert [part.text for part in reasoning.summary] == ["let me see"]
     assert reasoning.encrypted_content
     assert message.content[0].text == first.output_text == "I look."
     assert [json.loads(c.arguments) for c in (one, two)] == [{"cmd": "a"}, {"cmd": "b"}]
@@ -74,15 +74,14 @@ async def test_a_conversation_with_reasoning_and_parallel_calls_is_one_segment_o
     assert segment.kind == "main"
 
 
-async def test_the_stream_is_framed_numbered_and_its_deltas_add_up(rig, call):
+@pytest.mark.parametrize("asked", [{}, {"reasoning": {"summary": "auto"}}], ids=["whole", "summarised"])
+async def test_the_stream_is_framed_numbered_and_its_deltas_add_up(rig, call, asked):
     text = "é😀 text " * 200
     rig.script(
         "<think>\n" + "hm " * 300 + "\n</think>\n\n" + text + "\n" + call("exec_command", cmd="x" * 2000)
     )
     session = await rig.open()
-    events, response = await streamed(
-        rig, session, [item("user", "go")], tools=[EXEC], reasoning={"summary": "auto"}
-    )
+    events, response = await streamed(rig, session, [item("user", "go")], tools=[EXEC], **asked)
     kinds = [event.type for event in events]
     assert kinds[:2] == ["response.created", "response.in_progress"]
     assert kinds[-1] == "response.completed"
@@ -98,7 +97,9 @@ async def test_the_stream_is_framed_numbered_and_its_deltas_add_up(rig, call):
             if value is not None:
                 ends[base, event.item_id] = value
     assert sums == ends
-    assert len(sums) == 4
+    assert len(sums) == 3
+    (told,) = [base for base, _ in sums if "reasoning" in base]
+    assert told == ("response.reasoning_summary_text" if asked else "response.reasoning_text")
     added = [event.item.id for event in events if event.type == "response.output_item.added"]
     done = [event.item for event in events if event.type == "response.output_item.done"]
     assert added == [one.id for one in done] == [one.id for one in response.output]
@@ -219,6 +220,7 @@ ACCEPTED = [
     {"tool_choice": "auto"},
     {"tool_choice": "none", "tools": [EXEC]},
     {"truncation": "disabled"},
+    {"truncation": "auto"},
     {"background": False},
     {"previous_response_id": None},
     {"top_logprobs": 0},
@@ -229,7 +231,7 @@ REFUSED = [
     ({"conversation": "c"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"background": True}, "background"),
-    ({"truncation": "auto"}, "truncation"),
+    ({"truncation": "middle"}, "truncation"),
     ({"max_tool_calls": 3}, "max_tool_calls"),
     ({"include": ["message.output_text.logprobs"]}, "include[0]"),
     ({"include": ["reasoning.encrypted_content", "made_up"]}, "include[1]"),

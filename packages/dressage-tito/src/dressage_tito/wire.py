@@ -16,7 +16,8 @@ _IGNORED = {
     "annotations", "cache_control", "created_by", "id", "index", "metadata", "provider_specific_fields",
     "reasoning_details", "status",
 }  # fmt: skip
-"""Marks that clients attach and that say nothing to a model; so is what they call internal themselves."""
+"""Marks that clients attach and that say nothing to a model; so is what they call internal themselves, or
+begin with ``_``."""
 
 
 def message_from_json(obj: object, where: str = "messages[0]") -> Message:
@@ -33,7 +34,7 @@ def message_from_json(obj: object, where: str = "messages[0]") -> Message:
     for key, value in obj.items():
         if key in _KNOWN or key in _IGNORED or value in (None, "", [], {}, False):
             continue
-        if not str(key).startswith("internal_"):
+        if not str(key).startswith(("internal_", "_")):
             raise MessageError(f"{where}.{key}", "is not supported; leave it out")
     calls = _tool_calls(obj.get("tool_calls"), f"{where}.tool_calls")
     if calls and role != "assistant":

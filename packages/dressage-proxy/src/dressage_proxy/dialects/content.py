@@ -43,11 +43,11 @@ def text_field(block: Mapping[str, Any], name: str, where: str, *, empty: bool =
 
 def known(block: Mapping[str, Any], fields: frozenset[str], where: str) -> None:
     """Raises RequestError for a field that would be lost, unless it is one of the marks that mean nothing to
-    a model: those of :data:`MARKS`, and what a client calls internal itself."""
+    a model: those of :data:`MARKS`, and what a client calls internal or begins with ``_`` itself."""
     for name, value in block.items():
         if name in fields or name in MARKS or value in (None, "", [], {}, False):
             continue
-        if not name.startswith("internal_"):
+        if not name.startswith(("internal_", "_")):
             raise refused(f"{where}.{name}", "is not supported", "leave it out")
 
 

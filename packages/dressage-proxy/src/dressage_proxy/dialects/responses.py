@@ -161,13 +161,16 @@ class ResponsesWriter(Writer):
         key = self._id.removeprefix("resp_")
         items: list[dict[str, Any]] = []
         if message.reasoning:
-            summary = [{"type": "summary_text", "text": message.reasoning}] if self._summarised() else []
+            # Once alone: there are agents that take any item's content for what the model said.
+            summarised = self._summarised()
+            summary = [{"type": "summary_text", "text": message.reasoning}] if summarised else []
+            content = [] if summarised else [{"type": "reasoning_text", "text": message.reasoning}]
             items.append(
                 {
                     "id": f"rs_{key}",
                     "type": "reasoning",
                     "summary": summary,
-                    "content": [{"type": "reasoning_text", "text": message.reasoning}],
+                    "content": content,
                     "encrypted_content": reply.handle,
                     "status": status,
                 }

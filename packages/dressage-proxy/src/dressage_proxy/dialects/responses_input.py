@@ -46,10 +46,10 @@ PARAMETERS = params.Parameters(
         "safety_identifier": "names the end user",
         "reasoning": "whether and how much a model thinks is the rollout's setting, not the agent's",
         "context_management": "a conversation is append-only: what a model sampled stays in its context",
+        "truncation": "a conversation is append-only: one that is too long is refused, and never cut",
     },
     neutral={
         "background": (False,),
-        "truncation": ("disabled",),
         "top_logprobs": (0,),
         "access_programs": ([],),
     },
@@ -227,6 +227,9 @@ def read_input(body: Mapping[str, Any], memo: Memo) -> tuple[list[Mapping[str, A
 
 def check_options(body: Mapping[str, Any]) -> dict[str, Any]:
     """``text`` and ``include`` as they are recorded. Raises RequestError for what is not supported."""
+    if body.get("truncation") not in (None, "auto", "disabled"):
+        value = short(body["truncation"])
+        raise RequestError(f"truncation is {value}", field="truncation", fix='send "auto" or "disabled"')
     text: Mapping[str, Any] = params.shape(body.get("text"), dict, "text", {})
     for name, value in text.items():
         if name == "verbosity" or value is None or (name == "format" and value == {"type": "text"}):

@@ -61,13 +61,13 @@ def _reasoning_events(stream: EventStream, index: int, item: Mapping[str, Any]) 
             yield stream.event("response.reasoning_summary_text.delta", **at, delta=piece)
         yield stream.event("response.reasoning_summary_text.done", **at, text=summary["text"])
         yield stream.event("response.reasoning_summary_part.done", **at, part=summary)
-    (part,) = item["content"]
-    at = {"item_id": item["id"], "output_index": index, "content_index": 0}
-    yield stream.event("response.content_part.added", **at, part={**part, "text": ""})
-    for piece in pieces(part["text"]):
-        yield stream.event("response.reasoning_text.delta", **at, delta=piece)
-    yield stream.event("response.reasoning_text.done", **at, text=part["text"])
-    yield stream.event("response.content_part.done", **at, part=part)
+    for place, part in enumerate(item["content"]):
+        at = {"item_id": item["id"], "output_index": index, "content_index": place}
+        yield stream.event("response.content_part.added", **at, part={**part, "text": ""})
+        for piece in pieces(part["text"]):
+            yield stream.event("response.reasoning_text.delta", **at, delta=piece)
+        yield stream.event("response.reasoning_text.done", **at, text=part["text"])
+        yield stream.event("response.content_part.done", **at, part=part)
 
 
 def _call_events(stream: EventStream, index: int, item: Mapping[str, Any]) -> Iterator[bytes]:
