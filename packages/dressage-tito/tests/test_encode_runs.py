@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,9 +85,37 @@ def test_so_they_are_where_a_plain_text_could_make_a_control_id(toy_folder: Path
     assert piece not in tokens.encode("a the", [(0, 5)], ESCAPE)[0]
 
 
-def test_so_they_are_for_a_real_tokenizer(model_folder: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("threads", [False, True])
+def test_so_they_are_for_a_real_tokenizer(model_folder: Callable[[str], Path], threads: bool) -> None:
     folder = read_folder(model_folder("qwen3"))
-    check_same(Tokens(folder), Tokens(folder))
+    check_same(Tokens(folder, threads=threads), Tokens(folder))
+
+
+def test_so_they_are_where_a_mark_of_the_content_goes_onto_the_frames_last_letter(
+    model_folder: Callable[[str], Path],
+) -> None:
+    folder = read_folder(model_folder("qwen3"))  # NFC makes one character of the two
+    tokens, plainly = Tokens(folder, threads=True), Tokens(folder)
+    plainly._byte_level = False
+    for frame in ("e", "<", "the"):
+        text = f"{frame}\u0338\u0301 so"
+        ids, framed = tokens.encode(text, [(len(frame), len(text))], ESCAPE)
+        wanted, wanted_frame = plainly.encode(text, [(len(frame), len(text))], ESCAPE)
+        assert (ids.tolist(), framed.tolist()) == (wanted.tolist(), wanted_frame.tolist())
+
+
+def test_so_they_are_where_a_vocabulary_lacks_a_byte(toy_folder: Path) -> None:
+    """As SmolLM2's does. The tokenizer drops the byte: ids show no longer how long the text was."""
+    folder = read_folder(toy_folder)
+    model = folder.tokenizer["model"]
+    vocabulary = {token.replace("\u0104", "unused"): place for token, place in model["vocab"].items()}
+    lacking = replace(folder, tokenizer={**folder.tokenizer, "model": {**model, "vocab": vocabulary}})
+    tokens, plainly = Tokens(lacking, threads=True), Tokens(lacking)
+    plainly._byte_level = False
+    for text, span in (("\x04\x04xabc", (3, 6)), ("abc\x04\x04", (0, 3))):
+        ids, framed = tokens.encode(text, [span], ESCAPE)
+        wanted, wanted_frame = plainly.encode(text, [span], ESCAPE)
+        assert (ids.tolist(), framed.tolist()) == (wanted.tolist(), wanted_frame.tolist())
 
 
 @given(st.lists(st.tuples(inside, inside), max_size=5))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Self
 
 from tokenizers import Tokenizer
@@ -32,6 +32,11 @@ def _read_bytes() -> Mapping[str, int]:
     """Byte by character."""
     moved = spelled_bytes()
     return {chr(moved.get(byte, byte)): byte for byte in range(256)}
+
+
+def alphabet() -> Set[str]:
+    """How each byte is spelled. A vocabulary that lacks one drops that byte."""
+    return _read_bytes().keys()
 
 
 def token_bytes(token: str) -> bytes:

@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from dressage_tito.bytelevel import IdBytes
+from dressage_tito.bytelevel import IdBytes, alphabet
 from dressage_tito.errors import FolderError
 from dressage_tito.folder import TokenizerFolder
 from dressage_tito.spans import Span, without_escapes
@@ -179,8 +180,8 @@ class Tokens:
         What of the frame lies before and after the content is found by the lengths of the tokens, one
         character of a byte-level token for each byte.
         """
-        if not (text[:start].isascii() and text[end:].isascii()):
-            return None
+        if not (text[:start].isascii() and text[end:].isascii()) or unicodedata.combining(text[start]):
+            return None  # NFC writes a mark and the letter before it as one character
         ids = self._bare_ids(text)
         if ids is None:
             return None
@@ -257,6 +258,7 @@ def _is_byte_level(tokenizer: Json) -> bool:
         normalizer = {"type": "NFC"}
     return (
         model.get("type") == "BPE"
+        and alphabet() <= model["vocab"].keys()
         and not model.get("continuing_subword_prefix")
         and not model.get("end_of_word_suffix")
         and normalizer.get("type") == "NFC"
