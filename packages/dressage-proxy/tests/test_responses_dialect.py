@@ -331,3 +331,30 @@ async def test_a_turn_is_known_by_its_handle_after_a_restart_and_a_difference_is
     assert two.input_ids[: len(whole)] == whole
     (flag,) = rig.tree(session).turn(1).extra["flags"]
     assert "is not what was returned as turn 0" in flag
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("store", [{}, {"store": True}])
+async def test_items_that_a_session_handed_out_are_named_in_their_place(rig, call, store, typed):
+    rig.script("<think>\nhm\n</think>\n\nI look.\n" + call("exec_command", cmd="a"), "done", "bye")
+    session = await rig.open()
+    items = [item("user", "go")]
+    for _ in range(3):
+        said = await rig.openai(session).responses.create(model="m", input=items, tools=[EXEC], **store)
+        kind = {"type": "item_reference"} if typed else {}
+        items += [{**kind, "id": one.id} for one in said.output]
+        calls = [one for one in said.output if one.type == "function_call"]
+        items += [answer(one) for one in calls] or [item("user", "on")]
+    (segment,) = (await rig.end(session)).segments
+    assert segment.trained_tokens == sum(len(request.output_ids) for request in rig.engine.requests)
+    assert all("flags" not in turn.extra for turn in rig.tree(session).turns)
+
+
+async def test_items_are_known_to_the_session_that_handed_them_out_and_where_they_may_be_kept(rig):
+    session, other = await rig.open(), await rig.open()
+    kept = await rig.openai(session).responses.create(model="m", input="go")
+    dropped = await ask(rig, session, [item("user", "go on")])
+    for where, said in ((session, dropped), (other, kept)):
+        named = [item("user", "go"), {"type": "item_reference", "id": said.output[0].id}, item("user", "on")]
+        reply = await rig.http.post(f"/s/{where}/v1/responses", json={"model": "m", "input": named})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "input[1]")

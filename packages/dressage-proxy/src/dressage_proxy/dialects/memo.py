@@ -58,6 +58,8 @@ class Memo:
 
     def __init__(self) -> None:
         self._kept: list[Reading] = []
+        self.items: dict[str, Mapping[str, Any]] = {}
+        """What was handed out, by ids that later requests may name in its place."""
 
     def start(self, items: Sequence[Any]) -> tuple[Reading, int]:
         """The reading to go on with, and the first of ``items`` that is still to be read."""
@@ -78,3 +80,4 @@ class Memo:
     def clear(self) -> None:
         """Forget all."""
         self._kept.clear()
+        self.items.clear()

@@ -63,6 +63,7 @@ class ResponsesDialect(Dialect):
             accepted={**accepted, **options},
             model=params.model_name(body),
             stream=params.flag(body, "stream"),
+            items=None if body.get("store") is False else memo.items,
         )
 
     def writer(self, request: ModelRequest, model: str) -> Writer:
@@ -189,6 +190,8 @@ class ResponsesWriter(Writer):
         for number, call in enumerate(message.tool_calls):
             wire = self._request.wire_tools.get(call.name, WireTool(call.name))
             items.append(_call_item(call, wire, f"{key}{number}"))
+        if self._request.items is not None:
+            self._request.items.update({item["id"]: item for item in items})
         return items
 
 

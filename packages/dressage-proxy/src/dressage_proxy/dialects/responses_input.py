@@ -38,7 +38,7 @@ PARAMETERS = params.Parameters(
         "user": "names the end user",
         "metadata": "the client's own notes",
         "client_metadata": "the client's own notes",
-        "store": "nothing is kept for the client to read back: each request brings its whole conversation",
+        "store": "nothing is kept for the client to read back: a request brings, or names, its conversation",
         "service_tier": "there is one tier",
         "prompt_cache_key": "engines find cached prefixes by themselves",
         "prompt_cache_retention": "engines find cached prefixes by themselves",
@@ -68,6 +68,7 @@ _INCLUDED = (
 )  # fmt: skip
 """The first is told anyhow; the others are of items that there never are."""
 _NOT_KEPT = "the proxy keeps no responses: send the whole conversation as input"
+"""But for the items of a session, while its process lives."""
 
 ORPHAN_NOTE = "a reasoning item without its turn was left out: the agent asks again for a turn that was cut"
 
@@ -92,10 +93,11 @@ class _Turn:
 class Conversation:
     """Input items on their way to the chat shape, with the turn handles that their reasoning carries."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, handed_out: Mapping[str, Mapping[str, Any]]) -> None:
         self.raw = reading.raw
         self.handles = reading.handles
         self.notes = reading.notes
+        self._handed_out = handed_out
         self._turn: _Turn | None = None
 
     @property
@@ -117,10 +119,17 @@ class Conversation:
             self._call(item, kind, where)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._output(item, where)
-        elif kind == "item_reference":
-            raise refused(where, "refers to an item of another response", _NOT_KEPT)
+        elif kind == "item_reference" or (kind is None and item.keys() == {"id"}):
+            self.item(self._named(item, where), where)
         else:
             raise unsupported(f"{where}.type", f"{where}.type is {short(kind)}: not supported")
+
+    def _named(self, item: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """The item that a reference names: one that this session handed out."""
+        found = self._handed_out.get(text_field(item, "id", where, empty=False))
+        if found is None:
+            raise refused(where, f"refers to {short(item['id'])}, no item of this session", _NOT_KEPT)
+        return found
 
     def end(self) -> None:
         """After the last item."""
@@ -213,7 +222,7 @@ def read_input(body: Mapping[str, Any], memo: Memo) -> tuple[list[Mapping[str, A
     if not isinstance(given, list) or not given:
         raise RequestError("input must be a text or a non-empty list", field="input", fix="send input items")
     reading, read = memo.start(given)
-    conversation = Conversation(reading)
+    conversation = Conversation(reading, memo.items)
     for index in range(read, len(given)):
         conversation.item(given[index], f"input[{index}]")
         if conversation.between_turns:
