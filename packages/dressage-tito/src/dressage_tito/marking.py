@@ -3,7 +3,8 @@
 Content goes in with two kinds of marks, single characters that occur nowhere in the conversation: an *escape*
 inside every control literal that content spells (so that neither the template nor the encoder takes it for
 structure), and *start* / *end* marks around it (so that its place in the render is known). A render without
-start and end marks shows that they changed nothing.
+start and end marks shows that they changed nothing. Where they did (a template may look at how content begins
+or ends), both stand in its middle instead, with the message's index between them.
 """
 
 from __future__ import annotations
@@ -103,6 +104,11 @@ class Marker:
         tail = head + len(bare)
         return text[:head] + self.marks.start + bare + self.marks.end + text[tail:]
 
+    def mark_inside(self, text: str, index: int) -> str:
+        """Put a start mark, an index and an end mark into the middle of the text, if it is not blank."""
+        left, right = _halves(text)
+        return f"{left}{self.marks.start}{index}{self.marks.end}{right}" if left else text
+
     def escape_json(self, value: Any) -> Any:
         """The same for every text of a JSON value, keys too; order is kept."""
         if isinstance(value, str):
@@ -121,6 +127,11 @@ class Marker:
         """Messages as the template takes them (tool arguments as objects, absent content as "")."""
         dress: Callable[[str], str] = (lambda text: self.mark(self.escape(text))) if marked else self.escape
         return [self._message(message, dress) for message in messages]
+
+    def messages_marked_inside(self, messages: Sequence[Message]) -> list[Json]:
+        """The same with the marks in the middle of each content."""
+        said = self.messages(messages, marked=False)
+        return [{**one, "content": self.mark_inside(one["content"], index)} for index, one in enumerate(said)]
 
     def _message(self, message: Message, dress: Callable[[str], str]) -> Json:
         result: dict[str, Any] = {"role": message.role, "content": dress(message.content)}
@@ -194,23 +205,37 @@ def widen(text: str, spans: Sequence[Span], contents: Sequence[str]) -> list[Spa
     return wide
 
 
-def find_in_order(text: str, parts: Sequence[Sequence[str]]) -> list[Span] | int:
-    """The spans of the parts, each after the one before; or the index of the first that is not there.
-
-    A part is given in the forms that it may take: the first form that is found counts.
-    """
+def unmark_inside(text: str, marks: Marks, contents: Sequence[str]) -> tuple[str, list[Span], list[int]]:
+    """Take marks out of the middles of contents; the spans of those that stand there whole, less the blanks
+    at their ends, and their indices."""
+    pieces = re.split(f"{marks.start}([0-9]+){marks.end}", text)
+    bare = "".join(pieces[::2])
+    cut = {str(index): _halves(content.strip()) for index, content in enumerate(contents)}
     spans: list[Span] = []
-    position = 0
-    for index, forms in enumerate(parts):
-        for form in forms:
-            found = text.find(form, position)
-            if found >= 0:
+    indices: list[int] = []
+    middle = end = 0
+    for piece, index in zip(pieces[::2], pieces[1::2], strict=False):
+        middle += len(piece)
+        for left, right in zip(*map(forms, cut.get(index, ("", ""))), strict=False):
+            start = middle - len(left)
+            if left and start >= end and bare.startswith(left + right, start):
+                end = middle + len(right)
+                spans.append((start, end))
+                indices.append(int(index))
                 break
-        else:
-            return index
-        position = found + len(form)
-        spans.append((found, position))
-    return spans
+    return bare, spans, indices
+
+
+def _halves(text: str) -> tuple[str, str]:
+    """A text cut behind the middle of what is visible of it; ("", text) where nothing is."""
+    bare = text.strip()
+    middle = len(text) - len(text.lstrip()) + (len(bare) + 1) // 2 if bare else 0
+    return text[:middle], text[middle:]
+
+
+def forms(text: str) -> tuple[str, ...]:
+    """A content as a template may print it: as it is, or inside a JSON string."""
+    return text, json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def is_text(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,15 +10,13 @@ from dataclasses import dataclass, field, replace
 from dressage_tito.dummies import before_tail, head_messages, said_with
 from dressage_tito.frames import Frames
 from dressage_tito.grammars import REASONING_TAGS
+from dressage_tito.locating import locate
 from dressage_tito.marking import (
     Marker,
     Marks,
     choose_marks,
     conversation_texts,
-    find_in_order,
     is_text,
-    unmark,
-    widen,
 )
 from dressage_tito.messages import Message, Refusal, Tool
 from dressage_tito.profile import Profile
@@ -93,12 +90,11 @@ class Renderer:
         escaped_tools = marker.tools(tools)
         contents = [marker.escape(message.content) for message in messages]
 
-        def text(*, marked: bool) -> str:
-            said = [*head, *marker.messages(messages, marked=marked)]
-            return self.template.render(said, escaped_tools, generation=True, kwargs=kwargs)
+        def text(said: Sequence[Json]) -> str:
+            return self.template.render([*head, *said], escaped_tools, generation=True, kwargs=kwargs)
 
         try:
-            bare = text(marked=False)
+            bare = text(marker.messages(messages, marked=False))
             if not is_text(bare):
                 return Refusal(
                     "half_a_character",
@@ -107,12 +103,14 @@ class Renderer:
             spans = self._frames.spans(messages, contents, bare) if before else None
             if spans is not None:
                 return Rendered(bare, spans, marks)
-            located = self._located(marks, messages, contents, bare, text(marked=True))
+            located = locate(marker, messages, contents, bare, text)
         except RenderError as error:
             return Refusal("template_error", f"the chat template refuses the conversation: {error}")
-        if before and isinstance(located, Rendered):
-            self._frames.keep(messages, contents, located.text, located.spans)
-        return located
+        if isinstance(located, Refusal):
+            return located
+        if before:
+            self._frames.keep(messages, contents, bare, located)
+        return Rendered(bare, located, marks)
 
     def tail(
         self, appended: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json
@@ -250,47 +248,3 @@ class Renderer:
 
     def _marker(self, marks: Marks, literals: re.Pattern[str]) -> Marker:
         return Marker(marks, literals, self.profile.reasoning_field, self.profile.arguments_as)
-
-    def _located(
-        self, marks: Marks, messages: Sequence[Message], contents: Sequence[str], bare: str, marked: str
-    ) -> Rendered | Refusal:
-        wanted = [(index, text.strip()) for index, text in enumerate(contents) if text.strip()]
-        filled = [contents[index] for index, _ in wanted]
-        text, spans = unmark(marked, marks)
-        order, missing = _printed([text[a:b] for a, b in spans], [_forms(text) for _, text in wanted])
-        if text != bare:
-            # The template looks at how content begins or ends: find content in the render without marks.
-            found = find_in_order(bare, [_forms(text) for _, text in wanted])
-            if not isinstance(found, int):
-                return Rendered(bare, tuple(widen(bare, found, filled)), marks)
-            missing = found
-        if missing is not None:
-            index = wanted[missing][0]
-            return Refusal(
-                "message_dropped",
-                f"the chat template does not print messages[{index}] (role {messages[index].role}) as it is",
-            )
-        return Rendered(text, tuple(widen(text, spans, [filled[index] for index in order])), marks)
-
-
-def _printed(seen: Sequence[str], wanted: Sequence[Sequence[str]]) -> tuple[list[int], int | None]:
-    """Which contents were printed, as they come in the render (a template may move one), and the first that
-    was not. ``seen`` are the marked texts, ``wanted`` each content in the forms that it may take."""
-    waiting: dict[str, list[int]] = {}
-    for index, forms in enumerate(wanted):
-        for form in forms:
-            waiting.setdefault(form, []).append(index)
-    order: list[int] = []
-    done: set[int] = set()
-    for text in seen:
-        found = next((item for item in waiting.get(text, ()) if item not in done), None)
-        if found is not None:
-            done.add(found)
-            order.append(found)
-    return order, next((index for index in range(len(wanted)) if index not in done), None)
-
-
-def _forms(text: str) -> tuple[str, ...]:
-    """A content as a template may print it: as it is, or inside a JSON string."""
-    inside = json.dumps(text, ensure_ascii=False)[1:-1]
-    return (text,) if inside == text else (text, inside)

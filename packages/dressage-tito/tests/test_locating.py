@@ -1,0 +1,87 @@
+"""A content's place in a render is proven, never searched for: it may read as a word of the frame does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from dressage_tito import ChatCodec, Encoded, Message, Refusal
+from dressage_tito.toy import TEMPLATE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+LOOKS = {
+    "at the beginning": "message.content.startswith('x')",
+    "at the first character": "message.content[0] == 'x'",
+    "at the end": "message.content.endswith('.')",
+    "at the order": "message.content > 'n'",
+    "at nothing": "false",
+}
+PIECES = ("im_start", "<|", "|>", "im_end", "user", "assistant", "x", "a", ".", " ", "\n", "\u00e9", '"')
+text = st.lists(st.sampled_from(PIECES), max_size=3).map("".join).filter(lambda made: "<|im_" not in made)
+
+
+def looking(condition: str) -> str:
+    """A template that prints another header for what a content says."""
+    header = "{{- '<|im_start|>' + message.role + '\\n'"
+    assert header in TEMPLATE
+    return TEMPLATE.replace(header, header.replace("'\\n'", f"('!' if {condition} else '') + '\\n'"))
+
+
+def check_proven(codec: ChatCodec, contents: list[str]) -> Encoded | Refusal:
+    messages = [Message("user", content) for content in contents]
+    found = codec.start(messages)
+    if isinstance(found, Encoded):
+        whole = codec.reference_text(messages)
+        assert isinstance(whole, str)
+        assert found.ids.tolist() == codec.encode_sample(whole)
+        visible = [content for content in contents if content.strip()]
+        assert codec.decode(found.ids[~found.frame]) == "".join(visible)
+    return found
+
+
+@pytest.mark.parametrize("looks", LOOKS)
+def test_where_a_template_looks_at_contents_their_places_are_proven_still(
+    looks: str, codec_with: Callable[..., ChatCodec]
+) -> None:
+    codec = codec_with(looking(LOOKS[looks]))
+
+    @settings(deadline=None, max_examples=80)
+    @given(st.lists(text, min_size=1, max_size=3))
+    def proven(contents: list[str]) -> None:
+        check_proven(codec, contents)
+
+    proven()
+
+
+@pytest.mark.parametrize("looks", LOOKS)
+@pytest.mark.parametrize("piece", ["im_start", "im_end", "<|", "user", "a", "s"])
+def test_a_content_that_is_a_piece_of_the_frame_leaves_the_frame_whole(
+    piece: str, looks: str, codec_with: Callable[..., ChatCodec]
+) -> None:
+    """Taken for the frame's, it would cut the control token in two."""
+    codec = codec_with(looking(LOOKS[looks]))
+    for contents in (["xo.", piece], [piece, "xo."], ["xo.", piece, piece]):
+        assert isinstance(check_proven(codec, contents), Encoded)
+
+
+def test_a_template_that_compares_all_of_a_content_is_refused_where_it_matters(
+    codec_with: Callable[..., ChatCodec],
+) -> None:
+    codec = codec_with(looking("message.content == 'user'"))
+    assert isinstance(check_proven(codec, ["users", "a"]), Encoded)
+    refused = check_proven(codec, ["user", "a"])
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "template_reads_content"
+
+
+def test_a_content_inside_json_has_its_place_there(codec_with: Callable[..., ChatCodec]) -> None:
+    condition = "message.content.startswith('x')"
+    codec = codec_with(looking(condition).replace("message.content + '<", "message.content | tojson + '<"))
+    messages = [Message("user", 'x"y"\n'), Message("user", "im_start")]
+    found = codec.start(messages)
+    whole = codec.reference_text(messages)
+    assert isinstance(found, Encoded)
+    assert isinstance(whole, str)
+    assert found.ids.tolist() == codec.encode_sample(whole)
+    assert codec.decode(found.ids[~found.frame]) == r"x\"y\"" + "im_start"
