@@ -138,6 +138,21 @@ async def test_calls_under_other_ids_that_say_something_else_are_not_taken_for_s
     ]
 
 
+async def test_notes_and_cache_marks_of_agents_in_chat_messages_say_nothing(rig, shell, call):
+    rig.script(call(command="ls"), "done")
+    session = await rig.open()
+    system = {"role": "system", "content": "be", "cache_breakpoint": True}
+    question = {**user("q"), "prompt_cache_breakpoint": {"mode": "explicit"}}
+    body = {"messages": [system, question], "tools": [shell]}
+    said = (await send(rig, session, "chat/completions", **body))["choices"][0]["message"]
+    wire = said["tool_calls"][0]["id"]
+    said["extra"] = {"model_service_info": {"id": "x"}}
+    result = {"role": "tool", "tool_call_id": wire, "content": "out", "extra": {"function_id": wire}}
+    body = {"messages": [{"role": "system", "content": "be"}, user("q"), said, result], "tools": [shell]}
+    await send(rig, session, "chat/completions", **body)
+    await one_segment(rig, session)
+
+
 async def test_what_a_helper_read_out_of_an_item_may_come_back_with_it(rig, call):
     rig.script("I look\n" + call(command="ls"), "done")
     session = await rig.open()

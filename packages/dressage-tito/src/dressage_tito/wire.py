@@ -13,8 +13,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 _REASONING = ("reasoning_content", "reasoning")
 _KNOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", *_REASONING}
 _IGNORED = {
-    "annotations", "cache_control", "created_by", "id", "index", "metadata", "provider_specific_fields",
-    "reasoning_details", "status",
+    "annotations", "cache_breakpoint", "cache_control", "created_by", "extra", "id", "index", "metadata",
+    "prompt_cache_breakpoint", "provider_specific_fields", "reasoning_details", "status",
 }  # fmt: skip
 """Marks that clients attach and that say nothing to a model; so is what they call internal themselves, or
 begin with ``_``."""
