@@ -257,6 +257,27 @@ def test_what_is_kept_is_bounded(toy: ChatCodec) -> None:
         assert len(tails._tries) <= 64
 
 
+@pytest.mark.parametrize(
+    ("appended", "kwargs"),
+    [
+        ([Message("user", "text", name="n" * 5000)], {}),
+        ([Message("user", "text")] * 65, {}),
+        ([Message("user", "text")], {"switch": "on" * 2500}),
+    ],
+)
+def test_nothing_is_kept_of_what_is_long(
+    appended: list[Message], kwargs: dict[str, object], codec_with: Callable[..., ChatCodec]
+) -> None:
+    """A client chooses names and arguments: what is kept has a bound in bytes."""
+    codec = codec_with(template())
+    for _ in range(2):
+        assert isinstance(codec.extend(prefix_of(codec), appended, template_kwargs=kwargs), Encoded)
+    assert not codec._renderer._tails._tries
+    assert not codec._renderer._tails._known
+    assert codec._renderer.opening("user", kwargs) == "<|im_start|>user\n"
+    assert len(codec._renderer._openings) == (not kwargs)
+
+
 def test_what_cannot_be_followed_is_tried_ever_more_seldom(
     codec_with: Callable[..., ChatCodec], monkeypatch: pytest.MonkeyPatch
 ) -> None:

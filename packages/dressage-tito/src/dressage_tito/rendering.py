@@ -25,6 +25,7 @@ from dressage_tito.tails import Tails
 from dressage_tito.template import ChatTemplate, Json, RenderError
 
 _MAX_OPENINGS = 32
+_MAX_KWARGS_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,8 @@ class Renderer:
             found = self._opening(role, kwargs)
             if len(self._openings) >= _MAX_OPENINGS:
                 self._openings.clear()
-            self._openings[key] = found
+            if len(key[1]) <= _MAX_KWARGS_CHARS:
+                self._openings[key] = found
         return found
 
     def _opening(self, role: str, kwargs: Json) -> str:

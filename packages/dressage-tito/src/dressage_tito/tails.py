@@ -24,6 +24,9 @@ Printed = tuple[str, tuple[Span, ...]]
 """A tail, and where contents stand in it."""
 
 _KEPT = 64
+_KEPT_MESSAGES = 64
+_KEPT_CHARS = 4096
+"""More messages at once, and longer names and arguments, hardly come again: nothing is kept of them."""
 _TRIES = 3
 """So many renders of one form are traced in vain: after that only the fourth, the eighth and so on. Its texts
 alone may have been what could not be followed."""
@@ -78,8 +81,12 @@ class Tails:
     _tries: dict[Hashable, int] = field(default_factory=dict)
 
     def asked(self, marker: Marker, messages: Sequence[Message], kwargs: Json) -> Asked | None:
-        """The messages as they are looked up; None where they are not plain: contents are all that a template
-        prints of plain messages, and none is blank."""
+        """The messages as they are looked up; None where they are long, or not plain: contents are all that a
+        template prints of plain messages, and none is blank."""
+        settings = repr(sorted(kwargs.items())) if kwargs else ""
+        size = len(settings) + sum([len(message.name) for message in messages])
+        if size > _KEPT_CHARS or len(messages) > _KEPT_MESSAGES:
+            return None
         forms = []
         texts = []
         ids = []
@@ -92,7 +99,6 @@ class Tails:
         texts += ids
         if not all(map(is_text, texts)):
             return None
-        settings = repr(sorted(kwargs.items())) if kwargs else ""
         return Asked((marker.marks, tuple(forms), settings), tuple(texts))
 
     def printed(self, asked: Asked) -> Printed | None:
