@@ -32,6 +32,9 @@ HEADERS = [
     ({"x-codex-turn-metadata": '{"request_kind":"compaction","window_number":1}'}, "compaction"),
     ({"x-codex-turn-metadata": '{"request_kind":"turn"}'}, "main"),
     ({"x-session-id": "s", "thread-id": "t"}, "main"),
+    ({"x-interaction-type": "conversation-subagent", "x-initiator": "agent"}, "subagent"),
+    ({"x-interaction-type": "conversation-compaction", "x-initiator": "agent"}, "compaction"),
+    ({"x-interaction-type": "conversation-user", "x-initiator": "user"}, "main"),
 ]
 
 
@@ -60,6 +63,11 @@ MARKS = [
     ("Please summarize our conversation so far in detail", "compaction"),
     ("Provide a detailed summary of our conversation above.", "compaction"),
     ("First, reason in your scratchpad. Then, generate the <state_snapshot>.", "compaction"),
+    ("You are the part that summarizes a conversation which grows too long.", "compaction"),
+    ("Generate the session title now.", "helper"),
+    ("Given the above, reply with a title for the chat in four words", "helper"),
+    ("You are asked to compress the logs of this day", "main"),
+    ("Reply with a title for the book", "main"),
     ("Tell me about CONTEXT CHECKPOINT COMPACTION", "main"),
     ("What is a title?", "main"),
     ("Write a short title into README.md", "main"),
@@ -81,6 +89,13 @@ async def test_a_mark_at_the_start_of_the_last_message_says_what_it_is_for(rig, 
     await rig.chat(session, "go", echo(first), "on", tools=[RUN])
     last = (await kinds(rig, session))[-1]
     assert last == ("main", 0, "" if kind != "main" else "branched"), "it stands beside the branch"
+
+
+@pytest.mark.parametrize("text", [text for text, kind in MARKS if kind != "main"])
+async def test_a_first_request_with_tools_is_what_the_user_wants_whatever_its_words_are(rig, text):
+    session = await rig.open()
+    await rig.chat(session, system("A"), text, tools=[RUN])
+    assert [one[0] for one in await kinds(rig, session)] == ["main"]
 
 
 async def test_a_flattened_conversation_without_tools_is_a_compaction(rig):
@@ -106,7 +121,13 @@ SYSTEMS = [
     ("You are a specialized component responsible for distilling chat history", "compaction"),
     ("You are maintaining a context-aware state summary for an interactive agent.", "compaction"),
     ("*Briefly* summarize this partial conversation about programming.", "compaction"),
+    ("You are an expert context compressor. Shorten what follows.", "compaction"),
+    ("You generate recaps of sessions for somebody who was away.", "helper"),
+    ("You are a security classifier for a coding agent. Allow or block the call.", "helper"),
+    ("You are selecting memories that help with what the user asks.", "helper"),
+    ("Write a short summary label of what these tool calls did.", "helper"),
     ("You are a file search specialist.", "subagent"),
+    ("You are a mood classifier.", "subagent"),
     ("You name titles of books.", "subagent"),
 ]
 
@@ -192,3 +213,89 @@ async def test_a_first_request_that_is_asked_again_is_no_other_branch(rig):
     found = await kinds(rig, session)
     assert found == [("main", -1, ""), ("main", -1, "")]
     assert set((await rig.end(session)).lost_tokens) == {"retry"}
+
+
+FORK = "<fork-rules>\nSTOP. READ THIS.\n\nYou are a forked worker. You are NOT the main agent."
+
+
+@pytest.mark.parametrize("tools", [[RUN], [RUN, {**RUN, "function": {"name": "find", "parameters": {}}}]])
+async def test_a_copy_of_the_agent_that_is_given_its_history_is_a_sub_agent(rig, tools):
+    session = await rig.open()
+    first = await rig.chat(session, system("A"), "go", tools=[RUN])
+    forked = [
+        system("A"),
+        user("go"),
+        echo(first),
+        user(FORK),
+        {"role": "assistant", "content": "Understood."},
+    ]
+    again = await rig.chat(session, *forked, "begin", tools=tools)
+    await rig.chat(session, *forked, "begin", echo(again), "more", tools=tools)
+    await rig.chat(session, system("A"), "go", echo(first), "on", tools=[RUN])
+    assert [one[0] for one in await kinds(rig, session)] == ["main", "subagent", "subagent", "main"]
+    anchors = [segment for segment in (await rig.end(session)).segments if segment.anchor]
+    assert [str(segment.kind) for segment in anchors] == ["main"]
+
+
+BESIDE = [
+    "You are now acting as the notes subagent of a coding assistant.",
+    "You are a careful sub-agent that searches.",
+    "You are keeping the managed memory of an assistant.",
+    "You are reviewing this conversation to extract skills.",
+]
+
+
+@pytest.mark.parametrize("text", BESIDE)
+async def test_an_agent_that_says_it_works_beside_is_a_sub_agent_though_it_has_the_history(rig, text):
+    session = await rig.open()
+    other = {**RUN, "function": {"name": "note", "parameters": {}}}
+    first = await rig.chat(session, system("You are a coding agent."), "go", tools=[RUN])
+    await rig.chat(session, system(text), "go", echo(first), "note it down", tools=[other])
+    assert [one[0] for one in await kinds(rig, session)] == ["main", "subagent"]
+    alone = await rig.open()
+    await rig.chat(alone, system(text), "go", tools=[RUN])
+    assert [one[0] for one in await kinds(rig, alone)] == ["main"]
+
+
+async def test_an_agent_that_is_handed_the_history_stays_main(rig):
+    session = await rig.open()
+    other = {**RUN, "function": {"name": "pay", "parameters": {}}}
+    first = await rig.chat(session, system("You are the desk."), "go", tools=[RUN])
+    await rig.chat(session, system("You do billing."), "go", echo(first), "on", tools=[other])
+    assert [one[0] for one in await kinds(rig, session)] == ["main", "main"]
+
+
+OPENING = "You are a terminal assistant. " + "You finish what you are asked for. " * 8
+SUMMARY = "The user wanted it to go, and it went as far as the second step."
+
+
+async def after_a_compaction(rig, prompt, told, tools):
+    """The kind of a request with no turn of the session in it, after one that shortened its history."""
+    rig.script("did it", f"<think>\nlet me sum up\n</think>\n\n<summary>\n{SUMMARY}\n</summary>")
+    session = await rig.open()
+    first = await rig.chat(session, system(OPENING + "No notes."), "go", tools=[RUN])
+    shorten = user("Please summarize our conversation so far")
+    await rig.chat(session, system(OPENING), "go", echo(first), shorten, tools=[RUN])
+    await rig.chat(session, system(prompt), told, "on", tools=tools)
+    found = [one[0] for one in await kinds(rig, session)]
+    assert found[:2] == ["main", "compaction"]
+    return found[2]
+
+
+FIND = {**RUN, "function": {"name": "find", "parameters": {}}}
+GOES_ON = [
+    (OPENING + "One note.", "The history was shortened.", [RUN], "main"),
+    ("You assist.", f"What was before:\n<summary>\n{SUMMARY}\n</summary>", [RUN], "main"),
+    ("You assist.", f"What was before: {SUMMARY}", [FIND], "main"),
+    ("You assist.", "The history was shortened.", [RUN], "subagent"),
+    (OPENING + "One note.", "Search for it.", [FIND], "subagent"),
+    (OPENING[:100] + "But you search.", "Search for it.", [RUN], "subagent"),
+    ("You search.", f"What was before: {SUMMARY[:20]}", [RUN], "subagent"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "told", "tools", "kind"), GOES_ON)
+async def test_what_goes_on_after_a_compaction_is_known_by_its_summary_or_by_how_its_prompt_opens(
+    rig, prompt, told, tools, kind
+):
+    assert await after_a_compaction(rig, prompt, told, tools) == kind

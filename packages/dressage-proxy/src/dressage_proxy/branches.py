@@ -4,12 +4,14 @@ the session's tree holds."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dressage_segments import BranchKind, TrajectoryTree
+import numpy as np
+from dressage_segments import BranchKind, TrajectoryTree, Turn
 from dressage_segments.turn import ROOT
+from numpy.typing import NDArray
 
 ASIDE = (BranchKind.HELPER, BranchKind.COMPACTION)
 """Calls beside a branch: one that goes on after them is still the same branch."""
@@ -24,6 +26,12 @@ SUBAGENT_HEADERS = {
 
 _METADATA_HEADER = "x-codex-turn-metadata"
 _SUBAGENT_HEADER = "x-openai-subagent"
+_INTERACTION_HEADER = "x-interaction-type"
+_INTERACTIONS = {
+    "conversation-subagent": BranchKind.SUBAGENT,
+    "conversation-compaction": BranchKind.COMPACTION,
+}
+"""What that header says of a call that is not the user's own."""
 
 _TALK = r"\b(?:conversation|chat|session|thread|discussion|dialogue?)\b"
 
@@ -37,6 +45,11 @@ HELPER_PROMPTS = (
                re.IGNORECASE),
     re.compile(r"Analy[sz]e (?:if|whether) this message indicates a new", re.IGNORECASE),
     re.compile(r"Extract any file paths that this command", re.IGNORECASE),
+    re.compile(r"You (?:generate|write|provide) [^\n]{0,40}\b(?:recaps?|titles? for)\b", re.IGNORECASE),
+    re.compile(r"You are an? [^\n]{0,40}\bclassifier for an? [^\n]{0,40}\b(?:agent|assistant)\b",
+               re.IGNORECASE),
+    re.compile(r"You are (?:selecting|choosing) [^\n]{0,20}\bmemories\b", re.IGNORECASE),
+    re.compile(r"Write a short summary label\b", re.IGNORECASE),
 )  # fmt: skip
 """System prompts, from their start, of calls without tools whose answer the agent itself never sees."""
 
@@ -46,6 +59,7 @@ COMPACTION_PROMPTS = (
     re.compile(r"You are .{0,80}\bdistill(?:s|ing)\b", re.IGNORECASE | re.DOTALL),
     re.compile(r"You are maintaining .{0,40}\bsummary\b", re.IGNORECASE | re.DOTALL),
     re.compile(r"\W*briefly\W+summari[sz]e", re.IGNORECASE),
+    re.compile(r"You are .{0,60}\bcompress(?:or|es|ing)\b", re.IGNORECASE | re.DOTALL),
 )
 """System prompts, from their start, of calls without tools that shorten a history."""
 
@@ -59,6 +73,10 @@ HELPER_MARKS = (
     re.compile(r"#+ Task:\s+(?:Generate|Suggest) [^\n]{0,60}\b(?:title|tags|questions)\b", re.IGNORECASE),
     re.compile(r"Based on the conversation so far, provide a concise description", re.IGNORECASE),
     re.compile(r"Analy[sz]e \*?only\*? the content and structure of your .{0,30}response", re.IGNORECASE),
+    re.compile(r"Generate (?:a|the) [^\n]{0,20}\b(?:recap|title) now\b", re.IGNORECASE),
+    re.compile(
+        r"[^\n]{0,60}\breply with an? [^\n]{0,20}\btitle for the (?:chat|conversation)\b", re.IGNORECASE
+    ),
 )
 """Starts of a text block of the last message, in calls whose answer the agent itself never sees. A user may
 well ask for a title: only one of the conversation itself is such a call."""
@@ -79,6 +97,9 @@ COMPACTION_MARKS = (
     re.compile(
         rf"[^\n]{{0,60}}\bsummar(?:y|i[sz]e)\b[^\n]{{0,40}}{_TALK}[^\n]{{0,20}}\b(?:so far|above)\b",
         re.IGNORECASE,
+    ),
+    re.compile(
+        rf"You are [^\n]{{0,60}}\b(?:summari[sz]|compact|compress)[^\n]{{0,40}}{_TALK}", re.IGNORECASE
     ),
 )
 """The same in calls that shorten a history."""
@@ -104,6 +125,23 @@ _ANY_MARK = _any_of((*COMPACTION_MARKS, *HELPER_MARKS))
 SUBAGENT_PROMPTS = (re.compile(r"\[Subagent Context\]"),)
 """Starts of the first user message of a sub-agent whose agent sends no header."""
 
+FORK_MARKS = (re.compile(r"(?:<fork-[\w-]+>\s*)?(?:STOP\b[^\n]*\s+)?You are a forked worker\b"),)
+"""Starts of a user message from which on a copy of the agent works: it has the whole history till there."""
+
+SUBAGENT_SYSTEMS = (
+    re.compile(r"You are (?:now )?(?:acting as )?(?:an?|the) [^.\n]{0,60}\bsub-?agent\b", re.IGNORECASE),
+    re.compile(r"You are [^.\n]{0,60}\bmanaged memor(?:y|ies)\b", re.IGNORECASE),
+    re.compile(r"You are reviewing this conversation to extract\b", re.IGNORECASE),
+)
+"""System prompts, from their start, of agents beside the main one, whatever history they are given."""
+
+_OPENING_CHARS = 200
+"""So much of a system prompt tells one agent's from another's: what was rebuilt differs later."""
+_TELLING_CHARS = 24
+"""A line of a summary that is found again in what goes on from it has at least so many."""
+_LEADING = 4
+"""Among so many messages, the system prompt included, a history that was shortened has its summary."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -119,6 +157,8 @@ class Start:
     """The kind of the newest turn of this session that it sends back."""
     tools: bool
     """Whether it offers tools: one that does goes on working, whatever its system prompt speaks of."""
+    decode: Callable[[NDArray[np.int32]], str]
+    """The text of ids."""
 
 
 def kind_from_headers(headers: Mapping[str, str]) -> BranchKind | None:
@@ -127,7 +167,7 @@ def kind_from_headers(headers: Mapping[str, str]) -> BranchKind | None:
         return BranchKind.COMPACTION
     if any(headers.get(name) for name in SUBAGENT_HEADERS):
         return BranchKind.SUBAGENT
-    return None
+    return _INTERACTIONS.get(headers.get(_INTERACTION_HEADER, ""))
 
 
 def thread_from_headers(headers: Mapping[str, str]) -> str:
@@ -141,9 +181,12 @@ def thread_from_headers(headers: Mapping[str, str]) -> str:
 def kind_from_messages(
     raw: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], *, tools: bool
 ) -> BranchKind | None:
-    """What marks in the last message say of a call."""
+    """What marks in the last message say of a call. One that offers tools and has no answer yet asks for what
+    its user wants, whatever the words are: there is nothing to shorten or to name."""
     blocks = text_blocks(raw[-1]) if raw[-1].get("role") == "user" else []
     marked = [text for text in blocks if _ANY_MARK.match(text)]
+    if marked and tools and not any(message.get("role") == "assistant" for message in raw):
+        return None
     if any(mark.match(text) for text in marked for mark in COMPACTION_MARKS):
         return BranchKind.COMPACTION
     if not tools and any(_FLATTENED_MARK in text and _FLATTENED.match(text) for text in blocks):
@@ -158,25 +201,36 @@ def kind_of_start(tree: TrajectoryTree, start: Start) -> BranchKind:
     """The kind of a branch that starts from nothing, where neither headers nor marks say it.
 
     What the system prompt says; the kind of the turns that it sends back; main for the first branch, for one
-    under the main branch's system prompt (a rewritten or compacted history goes on), and for one that asks
-    the main branch's first question with its tools (a rebuilt system prompt); else sub-agent.
+    under the main branch's system prompt (a rewritten or compacted history goes on), for one with its tools
+    that asks its first question or whose system prompt opens as its does (a rebuilt system prompt), and for
+    one that goes on from a summary of it; else sub-agent.
     """
     if not start.tools and any(pattern.match(start.system_text) for pattern in HELPER_PROMPTS):
         return BranchKind.HELPER
     if not start.tools and any(pattern.match(start.system_text) for pattern in COMPACTION_PROMPTS):
         return BranchKind.COMPACTION
+    roots = [turn for turn in tree.turns if turn.parent == ROOT]
+    main = [turn for turn in roots if turn.kind is BranchKind.MAIN]
+    beside = any(pattern.match(start.system_text) for pattern in SUBAGENT_SYSTEMS)
+    if main and beside and not _under(main, start.system_key):
+        return BranchKind.SUBAGENT
     if start.echoed in (BranchKind.MAIN, BranchKind.SUBAGENT):
         return start.echoed
     question = _first_question(start.raw)
-    if question is not None and _is_subagents(start.raw[question]):
+    if question is not None and _begins(start.raw[question], SUBAGENT_PROMPTS):
         return BranchKind.SUBAGENT
-    main = [turn for turn in tree.turns if turn.parent == ROOT and turn.kind is BranchKind.MAIN]
-    if not main or any(turn.extra.get("system_key", "") == start.system_key for turn in main):
+    if not main or _under(main, start.system_key):
         return BranchKind.MAIN
+    if _under([turn for turn in roots if turn.kind is BranchKind.SUBAGENT], start.system_key):
+        return BranchKind.SUBAGENT
     same = [turn for turn in main if turn.tools_hash == start.tools_hash != ""]
     if question is not None and any(start.keys[question] in turn.input_keys for turn in same):
         return BranchKind.MAIN
-    return BranchKind.SUBAGENT
+    opening = start.system_text.strip()[:_OPENING_CHARS]
+    opens = len(opening) == _OPENING_CHARS
+    if opens and start.tools and any(opening in start.decode(turn.delta_ids) for turn in same):
+        return BranchKind.MAIN
+    return BranchKind.MAIN if start.tools and _summarised(tree, start) else BranchKind.SUBAGENT
 
 
 def kind_that_goes_on(tree: TrajectoryTree, parent: int, *, tools: bool) -> BranchKind:
@@ -191,6 +245,11 @@ def kind_that_goes_on(tree: TrajectoryTree, parent: int, *, tools: bool) -> Bran
             return BranchKind.MAIN
         turn = tree.turn(turn.parent)
     return turn.kind
+
+
+def forks(raw: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a copy of the agent works from one of these messages on."""
+    return any(_begins(message, FORK_MARKS) for message in raw if message.get("role") == "user")
 
 
 def text_blocks(message: Mapping[str, Any]) -> list[str]:
@@ -208,5 +267,22 @@ def _first_question(raw: Sequence[Mapping[str, Any]]) -> int | None:
     return next((index for index, message in enumerate(raw) if message.get("role") == "user"), None)
 
 
-def _is_subagents(message: Mapping[str, Any]) -> bool:
-    return any(mark.match(text) for text in text_blocks(message) for mark in SUBAGENT_PROMPTS)
+def _begins(message: Mapping[str, Any], marks: Sequence[re.Pattern[str]]) -> bool:
+    return any(mark.match(text) for text in text_blocks(message) for mark in marks)
+
+
+def _under(roots: Sequence[Turn], system_key: str) -> bool:
+    """Whether one of these turns was sampled under a system prompt."""
+    return any(turn.extra.get("system_key", "") == system_key for turn in roots)
+
+
+def _summarised(tree: TrajectoryTree, start: Start) -> bool:
+    """Whether one of the first messages has a line of what a compaction of this session said."""
+    texts = [text for message in start.raw[:_LEADING] for text in text_blocks(message)]
+    for turn in tree.turns:
+        if turn.kind is BranchKind.COMPACTION:
+            lines = {line.strip() for line in start.decode(turn.output_ids).splitlines()}
+            telling = [line for line in lines if len(line) >= _TELLING_CHARS]
+            if any(line in text for line in telling for text in texts):
+                return True
+    return False

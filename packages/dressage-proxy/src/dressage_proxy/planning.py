@@ -13,7 +13,8 @@ from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, Refusal
 from numpy.typing import NDArray
 
-from dressage_proxy.branches import Start, kind_from_messages, kind_of_start, kind_that_goes_on
+from dressage_proxy.added import Addition
+from dressage_proxy.branches import Start, forks, kind_from_messages, kind_of_start, kind_that_goes_on
 from dressage_proxy.canonical import merge_leading_system
 from dressage_proxy.composing import Composed, Piece, compose
 from dressage_proxy.dialects.base import ModelRequest
@@ -107,6 +108,7 @@ async def _start(session: Session, codec: ChatCodec, request: ModelRequest, plac
                 raw=place.raw,
                 echoed=session.tree.turn(max(echoed)).kind if echoed else None,
                 tools=bool(request.tools),
+                decode=codec.decode,
             ),
         )
     origin = np.full(len(encoded.ids), Origin.PROMPT, np.uint8)
@@ -118,7 +120,8 @@ async def _start(session: Session, codec: ChatCodec, request: ModelRequest, plac
 
 
 def _said_kind(request: ModelRequest, place: Place) -> BranchKind | None:
-    return request.kind or kind_from_messages(place.raw, request.asked, tools=bool(request.tools))
+    kind = request.kind or kind_from_messages(place.raw, request.asked, tools=bool(request.tools))
+    return BranchKind.SUBAGENT if kind is None and forks(place.raw[place.matched :]) else kind
 
 
 def _broken(pieces: Sequence[Piece]) -> tuple[int, ...]:
@@ -143,7 +146,8 @@ def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
         ids = None if echo is None or not copied else session.tree.turn(echo.turn).output_ids[: echo.tokens]
         if named and message.role == "tool" and not message.name:
             message = replace(message, name=_call_name(session, codec, message.tool_call_id, place.raw))
-        pieces.append(Piece(_native(session, message), echo, ids))
+        added = isinstance(place.raw[index], Addition)
+        pieces.append(Piece(_native(session, message), echo, ids, added))
     return pieces
 
 
