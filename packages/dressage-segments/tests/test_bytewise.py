@@ -91,6 +91,7 @@ def test_all_other_columns_are_left_to_numpy(array):
     assert usual("c", array) is None
 
 
-def test_views_with_holes_are_read_by_value():
-    wide = np.arange(70_000, 70_100, dtype=np.int32)[::2]
-    assert given_as(usual("c", wide)) == plain(np.ascontiguousarray(wide))
+@pytest.mark.parametrize("lowest", [0, 300, 70_000, 2**24, -50])
+def test_views_with_holes_are_read_by_value(lowest):
+    wide = np.arange(lowest, lowest + 100, dtype=np.int32)[::2]
+    assert given_as(usual("c", wide)) == plain(wide) == plain(np.ascontiguousarray(wide))

@@ -28,7 +28,6 @@ def narrow(array: NDArray[Any]) -> NDArray[Any]:
     the lowest plane first), or ``array`` itself where nothing is smaller or a number is negative."""
     if array.ndim != 1 or array.dtype not in _LITTLE or not array.size:
         return array
-    array = np.ascontiguousarray(array)
     bits = int(np.bitwise_or.reduce(array))  # every bit that any of them has, a negative one's sign too
     if bits < 0:
         return array
@@ -37,7 +36,8 @@ def narrow(array: NDArray[Any]) -> NDArray[Any]:
     if bits < 2**16 and array.itemsize > 2:
         return array.astype(np.uint16)
     if bits < 2**24 and array.itemsize > 2:
-        planes: NDArray[Any] = array.view(_BYTE).reshape(-1, array.itemsize).T[:_PLANES]
+        single = np.ascontiguousarray(array).view(_BYTE)
+        planes: NDArray[Any] = single.reshape(-1, array.itemsize).T[:_PLANES]
         return planes
     return array
 
