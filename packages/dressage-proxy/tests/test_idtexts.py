@@ -72,6 +72,11 @@ def test_a_prompt_that_goes_on_is_its_ids_with_their_digest_and_text() -> None:
     assert b"".join(prompt.json()) == b"".join(whole.json())
 
 
+def test_a_prompt_of_no_ids_goes_on_as_any_other() -> None:
+    prompt = Prompt.of(np.empty(0, np.int32)).followed_by(np.array([4, 5], np.int32))
+    assert json.loads(b"[%b]" % b"".join(prompt.json())) == [4, 5]
+
+
 async def test_a_session_that_ended_keeps_no_text(rig) -> None:
     """Its prompts are the engine's ids turn by turn, and nothing is left of them after."""
     session = await rig.open()

@@ -6,7 +6,7 @@ import numpy as np
 from dressage_segments import IdsDigest
 from numpy.typing import NDArray
 
-from dressage_proxy.engine.idtexts import Text, further, ids_text
+from dressage_proxy.engine.idtexts import Text, further
 from dressage_proxy.records import record
 
 _NONE = np.empty(0, np.int32)
@@ -37,7 +37,7 @@ class Prompt:
 
     def json(self) -> Text:
         """The inside of a JSON list of all ids."""
-        return self.text or (ids_text(self.ids),)
+        return self.text or further((), self.ids)
 
     def written(self, text: Text) -> Prompt:
         """The same with its JSON."""
