@@ -34,7 +34,9 @@ PARAMETERS = params.Parameters(
         "reasoning": "how much a model thinks is the rollout's setting, not the agent's",
         "thinking": "how much a model thinks is the rollout's setting, not the agent's",
         "enable_thinking": "whether a model thinks is the rollout's setting, not the agent's",
+        "thinking_budget": "how much a model thinks is the rollout's setting, not the agent's",
         "include_reasoning": "a reply tells its reasoning anyhow",
+        "tool_stream": "a stream tells its calls anyhow",
         "usage": "a reply tells its usage anyhow",
         "verbosity": "how a model writes is the rollout's setting, not the agent's",
     },
@@ -47,6 +49,8 @@ PARAMETERS = params.Parameters(
         "modalities": (["text"],),
         "functions": ([],),
         "parallel_tool_calls": (True,),
+        "reasoning_split": (True,),
+        "search_parameters": ({"mode": "off"},),
     },
 )
 
