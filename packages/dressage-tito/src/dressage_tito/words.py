@@ -152,8 +152,8 @@ def _ascii_only(pattern: str) -> str:
             taken = len(text)
             if not text:
                 raise UnreadableError(pattern)
-        elif (rest[0] in ".^$" and not inside) or (inside and (rest[0] == "[" or rest.startswith("&&"))):
-            raise UnreadableError(pattern)
+        elif rest.startswith((".", "^", "$", "}+", "}?") if not inside else ("[", "&&")):
+            raise UnreadableError(pattern)  # an interval with + or ? after it means another thing in ``re``
         elif rest[0] == "[":
             inside = True
             negated = rest.startswith("[^")
@@ -228,8 +228,8 @@ def _proven_split(pre_tokenizer: str) -> Split | None:
         split = _splitter(patterns)
     except (UnreadableError, re.error):
         return None
-    if not all(map(keeps_lone_spaces, patterns)):
-        return None
+    if any(re.match(pattern, "") for pattern in patterns) or not all(map(keeps_lone_spaces, patterns)):
+        return None  # after an empty match the library goes on in another way
     model = {"type": "BPE", "vocab": {}, "merges": []}
     own = Tokenizer.from_str(json.dumps({"version": "1.0", "pre_tokenizer": parsed, "model": model}))
     for text in _trials():
