@@ -76,7 +76,10 @@ def twice_spelled(pattern: str) -> Mapping[str, Any]:
     ("pre_tokenizer", "why"),
     [
         (splitting("a{2}+|b"), "re repeats it possessively, the tokenizer does not"),
-        (splitting("\\p{N}{1,30}+|\\p{L}+"), "so it does, and that shows after many digits only"),
+        (
+            splitting("\\p{N}{1,30}+| ?[^\\s\\p{N}]+|\\s+"),
+            "so it does, and that shows after many digits only",
+        ),
         (splitting("_{,3}"), "it may find nothing, and the tokenizer looks further from the next character"),
         (splitting("\\h+"), "no escape that is known"),
         (splitting("[a-z&&[^b]]+"), "a class of classes"),
