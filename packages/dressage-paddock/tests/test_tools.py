@@ -6,7 +6,8 @@ import json
 
 import pytest
 from dressage_paddock import ToolBounds, default_tools
-from dressage_paddock.tools import call_tool, render_run, tool_schema
+from dressage_paddock.toolcalls import call_tool
+from dressage_paddock.tools import render_run, tool_schema
 from dressage_sandbox import SandboxGone, SandboxSpec
 from dressage_sandbox.fake import FakeSandbox, completed
 from hypothesis import given

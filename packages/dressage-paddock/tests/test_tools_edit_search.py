@@ -6,7 +6,7 @@ import json
 
 import pytest
 from dressage_paddock import EditTool, ToolBounds, default_tools
-from dressage_paddock.tools import call_tool
+from dressage_paddock.toolcalls import call_tool
 from dressage_sandbox import SandboxGone, SandboxSpec
 from dressage_sandbox.fake import FakeSandbox, completed
 from hypothesis import given

@@ -17,6 +17,7 @@ from dressage_paddock.errors import (
     StageTimeoutError,
     TaskError,
     ToolError,
+    ToolFailedError,
 )
 from dressage_paddock.events import OnEvent, RolloutEvent
 from dressage_paddock.executor import SandboxExecutor
@@ -42,6 +43,7 @@ from dressage_paddock.result import FinalizeInfo, RolloutResult
 from dressage_paddock.retry import run_with_retries
 from dressage_paddock.rollout import Rollout
 from dressage_paddock.task import GraderOnly, PublicMetadata, PublicTask, RunnerOnly, Task, TaskLimits
+from dressage_paddock.toolcalls import check_tools
 from dressage_paddock.toolprotocol import CallOutcome, NativeCallProtocol, TextCallProtocol, ToolProtocol
 from dressage_paddock.tools import (
     EditTool,
@@ -118,12 +120,14 @@ __all__ = [
     "Tool",
     "ToolBounds",
     "ToolError",
+    "ToolFailedError",
     "ToolProtocol",
     "Verdict",
     "WhiteboxAgent",
     "WhiteboxConfig",
     "WhiteboxPaddock",
     "WriteTool",
+    "check_tools",
     "classify",
     "default_tools",
     "run_with_retries",

@@ -11,7 +11,8 @@
         │   ├── GatewayError(ConnectionError)  the gateway could not be reached or answered 5xx/429
         │   ├── GatewayRefusedError            the gateway refused the request by name
         │   ├── SandboxFailedError             the sandbox could not be made or died
-        │   ├── HookFailedError                a hook raised or gave something else than its type
+        │   ├── ToolFailedError                a tool broke, by no fault of the model
+    │   ├── HookFailedError                a hook raised or gave something else than its type
         │   └── GraderFailedError              the grader raised, timed out or gave no finite number
         ├── ContextOverflowError(ValueError)   the conversation no longer fits the model's context
         └── StageTimeoutError(TimeoutError)    a stage used up its time
@@ -54,6 +55,10 @@ class GatewayRefusedError(InfrastructureError):
 
 class SandboxFailedError(InfrastructureError):
     """The sandbox could not be made, or died."""
+
+
+class ToolFailedError(InfrastructureError):
+    """A tool raised, ran out of time, or gave something that is not text."""
 
 
 class HookFailedError(InfrastructureError):

@@ -24,6 +24,7 @@ from dressage_paddock.errors import (
     SandboxFailedError,
     StageError,
     StageTimeoutError,
+    ToolFailedError,
 )
 
 
@@ -87,6 +88,7 @@ _ITS_OWN_DOING = frozenset({Stage.AGENT, Stage.AFTER_AGENT, Stage.END})
 _CODES: tuple[tuple[type[BaseException], str, bool], ...] = (
     (GatewayRefusedError, "gateway_refused", False),
     (GatewayError, "gateway_error", True),
+    (ToolFailedError, "tool_failed", True),
     (GraderFailedError, "grader_failed", True),
     (HookFailedError, "hook_failed", True),
     (SandboxFailedError, "sandbox_failed", True),

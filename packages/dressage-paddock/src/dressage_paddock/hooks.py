@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Real
 from types import UnionType
 
 from dressage_sandbox.protocol import Sandbox, SandboxSpec
@@ -157,7 +158,12 @@ class Grade:
     @property
     def finite(self) -> bool:
         """Whether the reward is a number that can be trained on."""
-        return isinstance(self.reward, bool | int | float) and math.isfinite(self.reward)
+        given: object = self.reward
+        try:
+            # Real: numpy's float32 is one, and no float.
+            return isinstance(given, Real) and math.isfinite(given)
+        except OverflowError:
+            return False
 
 
 Prepare = Callable[[StageView], Awaitable[Prepared | None]]

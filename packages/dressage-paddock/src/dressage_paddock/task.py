@@ -132,6 +132,7 @@ class Task:
     sandbox: SandboxSpec = field(default_factory=SandboxSpec)
 
     def __post_init__(self) -> None:
+        self._check_types()
         if not self.instance_id:
             raise TaskError("instance_id is empty: give each task a stable name")
         if bool(self.prompt) == bool(self.messages):
@@ -147,6 +148,23 @@ class Task:
         for path, data in self.files.items():
             if not isinstance(data, bytes):
                 raise TaskError(f"files[{path!r}] is {type(data).__name__}: give bytes (text.encode())")
+
+    def _check_types(self) -> None:
+        """What is of another type would go wrong far from here, or be taken apart letter by letter."""
+        for name in ("instance_id", "prompt", "system"):
+            if not isinstance(getattr(self, name), str):
+                raise TaskError(f"{name} is {type(getattr(self, name)).__name__}: give text")
+        kinds: tuple[tuple[str, type], ...] = (("messages", ChatMessage), ("artifacts", str))
+        for name, kind in kinds:
+            given = getattr(self, name)
+            if not isinstance(given, tuple | list) or not all(isinstance(one, kind) for one in given):
+                raise TaskError(f"{name}: give a tuple of {kind.__name__}, as (one,)")
+        for name, kind in (("limits", TaskLimits), ("sandbox", SandboxSpec), ("files", Mapping)):
+            if not isinstance(getattr(self, name), kind):
+                raise TaskError(f"{name} is {type(getattr(self, name)).__name__}: give {kind.__name__}")
+        for number, message in enumerate(self.messages):
+            if not isinstance(message.content, str):
+                raise TaskError(f"messages[{number}].content is {type(message.content).__name__}: give text")
 
     def public(self) -> PublicTask:
         """What the agent may see: messages, files and limits, and nothing of ``runner`` or ``grader``."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dressage_sandbox.errors import InvalidSpec, SandboxFileError
 from dressage_sandbox.protocol import RunResult, Sandbox
 
 from dressage_paddock.errors import ToolError
@@ -231,65 +229,3 @@ def render_run(result: RunResult) -> str:
     elif result.exit_code:
         parts.append(f"[exit code {result.exit_code}]")
     return "\n".join(parts) if parts else "[no output]"
-
-
-async def call_tool(
-    tools: Sequence[Tool], sandbox: Sandbox, name: str, arguments: str, bounds: ToolBounds
-) -> tuple[str, bool]:
-    """Do one call. Gives its text and whether it was the model's mistake (unknown tool, bad arguments,
-    a file that is not there). What is not the model's doing (the sandbox died) is raised."""
-    tool = next((t for t in tools if t.name == name), None)
-    if tool is None:
-        return f"error: there is no tool {name!r}; the tools are {', '.join(t.name for t in tools)}", True
-    try:
-        return await tool.call(sandbox, check_arguments(tool.parameters, arguments), bounds), False
-    except ToolError as error:
-        return f"error: {error}", True
-    except SandboxFileError as error:
-        return f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), True
-    except InvalidSpec as error:
-        return f"error: {error}", True
-
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-}
-
-
-def check_arguments(schema: JsonObject, text: str) -> dict[str, Any]:
-    """Parse a call's argument text and hold it against ``schema`` (an object of scalars).
-
-    Raises :class:`ToolError` that names the field, so that the model can mend its call.
-    """
-    try:
-        value: Any = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ToolError(f"the arguments are not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ToolError(f"the arguments are a JSON {type(value).__name__}: give an object")
-    properties = schema["properties"]
-    for name in schema.get("required", ()):
-        if name not in value:
-            raise ToolError(f"the argument {name!r} is missing")
-    for name, given in value.items():
-        if name not in properties:
-            raise ToolError(f"unknown argument {name!r}; known: {', '.join(properties)}")
-        wanted = properties[name]["type"]
-        is_bool = isinstance(given, bool)
-        if not isinstance(given, _TYPES[wanted]) or (is_bool and wanted != "boolean"):
-            raise ToolError(f"the argument {name!r} is {type(given).__name__}: give a {wanted}")
-        if isinstance(given, str) and not _is_unicode(given):
-            raise ToolError(f"the argument {name!r} holds a lone surrogate: give valid Unicode")
-    return value
-
-
-def _is_unicode(text: str) -> bool:
-    """JSON can spell what UTF-8 cannot: half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

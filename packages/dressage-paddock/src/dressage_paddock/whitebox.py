@@ -17,8 +17,9 @@ from dressage_paddock.gateway import GatewaySession, ModelGateway
 from dressage_paddock.hooks import Hooks
 from dressage_paddock.messages import CallRequest
 from dressage_paddock.paddock import Paddock, PaddockConfig
+from dressage_paddock.toolcalls import call_tool, check_tools
 from dressage_paddock.toolprotocol import CallOutcome, NativeCallProtocol, ToolProtocol
-from dressage_paddock.tools import Tool, ToolBounds, call_tool, default_tools
+from dressage_paddock.tools import Tool, ToolBounds, default_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class WhiteboxAgent:
     ) -> None:
         self._http = http
         self._tools = tuple(default_tools() if tools is None else tools)
+        check_tools(self._tools)
         self._protocol = protocol or NativeCallProtocol()
         self._schemas = self._protocol.schemas(self._tools)
         self._config = config or WhiteboxConfig()
