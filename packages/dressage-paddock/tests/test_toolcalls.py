@@ -16,6 +16,7 @@ from dressage_paddock import (
     ShellTool,
     Task,
     TaskError,
+    TextCallProtocol,
     ToolBounds,
     ToolError,
     ToolFailedError,
@@ -83,6 +84,18 @@ def test_tools_that_can_be_called_are_taken_decorated_ones_too():
 
     check_tools([ShellTool(), Own()])
     check_tools([having(call=decorated)])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "told"),
+    [
+        (TextCallProtocol(), "calls go to the tool 'shell', but the tools are own"),
+        (TextCallProtocol(tool="own", argument="y"), "calls give 'y', which the tool 'own' does not take"),
+    ],
+)
+async def test_text_calls_that_no_tool_could_take_are_refused(fakes, protocol, told):
+    with pytest.raises(TaskError, match=told):
+        fakes([say("done")], tools=[Own()], protocol=protocol)
 
 
 async def test_an_agent_is_not_made_with_such_a_tool(fakes):

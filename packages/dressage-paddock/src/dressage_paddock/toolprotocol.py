@@ -80,7 +80,18 @@ class TextCallProtocol:
         self._result = result
 
     def schemas(self, tools: Sequence[Tool]) -> list[JsonObject]:
-        """None: the prompt's own words say how to call."""
+        """None: the prompt's own words say how to call.
+
+        Raises :class:`TaskError` where ``tools`` lack the one that calls go to.
+        """
+        chosen = next((tool for tool in tools if tool.name == self._tool), None)
+        if chosen is None:
+            named = ", ".join(tool.name for tool in tools) or "none"
+            raise TaskError(
+                f"calls go to the tool {self._tool!r}, but the tools are {named}: name one of them"
+            )
+        if self._argument not in chosen.parameters["properties"]:
+            raise TaskError(f"calls give {self._argument!r}, which the tool {self._tool!r} does not take")
         return []
 
     def calls(self, message: ChatMessage) -> tuple[CallRequest, ...]:
