@@ -15,6 +15,7 @@ import numpy as np
 from dressage_tito import ChatCodec, Encoded, Message, Refusal, ThinkingPolicy, Tool
 from numpy.typing import NDArray
 
+from dressage_proxy.added import closed
 from dressage_proxy.canonical import merge_leading_system
 from dressage_proxy.echoes import Echo
 from dressage_proxy.records import record
@@ -33,6 +34,8 @@ class Piece:
     message: Message
     echo: Echo | None
     ids: NDArray[np.int32] | None
+    added: bool = False
+    """It is what a client put behind the text of the message before it."""
 
 
 @record
@@ -82,7 +85,7 @@ def _composed(encoder: _Encoder, pieces: Sequence[Piece]) -> Composed | Refusal:
         composed = encoder.run(pieces)
         if isinstance(composed, Composed):
             return composed
-    encoded = encoder.encode([piece.message for piece in pieces])
+    encoded = encoder.encode(pieces)
     return encoded if isinstance(encoded, Refusal) else Composed(encoded, 0, echoes)
 
 
@@ -133,12 +136,12 @@ class _Encoder:
         """With the ids of echoes in their place."""
         ids: list[NDArray[np.int32]] = []
         frames: list[NDArray[np.bool_]] = []
-        between: list[Message] = []
+        between: list[Piece] = []
         copied = rendered = 0
         for piece in pieces:
             if piece.ids is None or not between:  # two turns in a row: nothing can be put between them
                 rendered += piece.ids is not None
-                between.append(piece.message)
+                between.append(piece)
                 continue
             encoded = self.encode(between, ids)
             if isinstance(encoded, Refusal):
@@ -157,17 +160,36 @@ class _Encoder:
         )
         return Composed(whole, copied, rendered)
 
-    def encode(
-        self, messages: Sequence[Message], before: Sequence[NDArray[np.int32]] = ()
-    ) -> Encoded | Refusal:
+    def encode(self, pieces: Sequence[Piece], before: Sequence[NDArray[np.int32]] = ()) -> Encoded | Refusal:
         """Messages after the prefix and ``before``."""
-        if self._prefix is None and not before:
-            merged = merge_leading_system(messages)
-            return self._codec.start(merged, self._tools, template_kwargs=self._kwargs)
         prefix = self._prefix
         if before:
             prefix = np.concatenate(before if prefix is None else [prefix, *before])
-        assert prefix is not None
+        messages = _written(pieces)
+        if prefix is None:
+            merged = merge_leading_system(messages)
+            return self._codec.start(merged, self._tools, template_kwargs=self._kwargs)
+        if not pieces[0].added or closed(self._codec, prefix):
+            return self._extend(prefix, messages)
+        behind = np.asarray(self._codec.encode_plain(messages[0].content), np.int32)
+        encoded = self._extend(np.concatenate([prefix, behind]), messages[1:])
+        if isinstance(encoded, Refusal):
+            return encoded
+        frame = np.concatenate([np.zeros(len(behind), np.bool_), encoded.frame])
+        return replace(encoded, ids=np.concatenate([behind, encoded.ids]), frame=frame)
+
+    def _extend(self, prefix: NDArray[np.int32], messages: Sequence[Message]) -> Encoded | Refusal:
         return self._codec.extend(
             prefix, messages, self._tools, template_kwargs=self._kwargs, thinking=self._thinking
         )
+
+
+def _written(pieces: Sequence[Piece]) -> list[Message]:
+    """The messages to encode: what was put behind one that is among them is in it again."""
+    messages: list[Message] = []
+    for piece in pieces:
+        if piece.added and messages:
+            messages[-1] = replace(messages[-1], content=messages[-1].content + piece.message.content)
+        else:
+            messages.append(piece.message)
+    return messages

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from dressage_segments import TrajectoryTree, Turn
 from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
 
+from dressage_proxy.added import Behind, behind
 from dressage_proxy.canonical import message_key
 from dressage_proxy.records import record
 from dressage_proxy.renamed import as_issued
@@ -40,6 +41,8 @@ class Echo:
     """It is not what was returned."""
     by_calls: bool = False
     """It was recognised by its call ids."""
+    behind: Behind | None = None
+    """It is the turn and what the client put behind its text."""
 
 
 def turn_handle(session_id: str, turn: int) -> str:
@@ -57,6 +60,8 @@ class Echoes:
     """Turn handle -> turn."""
     texts: dict[str, int] = field(default_factory=dict)
     """Key of a returned message -> the newest turn that returned it."""
+    added: dict[str, Behind] = field(default_factory=dict)
+    """Text of a message in which a client put something behind a turn's text."""
 
     def remember(self, turn: Turn, session_id: str) -> None:
         """Note what a committed turn handed out."""
@@ -89,10 +94,17 @@ class Echoes:
                 index = self._renamed(tree, message, asked)
                 key = key if index is None else tree.turn(index).reply_key
             if index is None:
-                return self._begun(tree, codec, message, key, asked) if message.content.strip() else None
+                if not message.content.strip():
+                    return None
+                return self._gone_on(tree, codec, message, asked()) or self._begun(
+                    tree, codec, message, key, asked
+                )
         turn = tree.turn(index)
         if key == turn.reply_key:
             return Echo(index, len(turn.output_ids), key)
+        gone_on = self._gone_on(tree, codec, message, [index])
+        if gone_on is not None:
+            return gone_on
         issued = list(turn.extra.get("wire_ids", {}))
         kept = [call.id for call in message.tool_calls]
         # A stream breaks at its end: who has a later call and not the first one left that out by itself.
@@ -118,6 +130,16 @@ class Echoes:
         """The turn that a message is whose calls the client gave ids of its own."""
         turns = asked() if message.tool_calls else ()
         return next((turn for turn in turns if as_issued(message, tree.turn(turn)) is not None), None)
+
+    def _gone_on(
+        self, tree: TrajectoryTree, codec: ChatCodec, message: Message, turns: Sequence[int]
+    ) -> Echo | None:
+        for index in turns:
+            turn = tree.turn(index)
+            found = behind(codec, turn, message)
+            if found is not None:
+                return Echo(index, len(turn.output_ids), turn.reply_key, behind=found)
+        return None
 
     def _begun(
         self,

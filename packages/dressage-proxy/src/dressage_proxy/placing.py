@@ -11,11 +11,13 @@ from dressage_segments import Turn
 from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, message_from_json
 
+from dressage_proxy.added import Addition, Behind, parts
 from dressage_proxy.branches import ASIDE
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.errors import RequestError
+from dressage_proxy.recents import Read
 from dressage_proxy.records import record
 from dressage_proxy.renamed import as_issued, issued_id
 from dressage_proxy.session import Session
@@ -51,46 +53,100 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     nothing of it, and it may end as it likes.
     """
     pinned = dict(session.pinned) if counting else session.pinned
-    read = session.recents.read(session.echoes.calls, pinned, request.raw, request.handles)
-    raw, handles, known = read.raw, read.handles, read.known
-    if not raw:
+    echoes = session.echoes
+    read = session.recents.read(echoes.calls, pinned, request.raw, request.handles, echoes.added)
+    if not read.raw:
         raise RequestError("messages is empty", field="messages", fix="send at least one message")
-    flags = list(request.notes)
-    keys = list(known)
-    messages: dict[int, Message] = {}
-    tools_hash = _tools_hash(codec, request)
-    for index in range(len(known), len(raw)):
-        message = read_message(raw[index], index)
-        echo = None
-        if message.role == "assistant":
-            before = _salted(request.thread, keys)
-            echo = echo_of(session, codec, handles.get(index, ""), message, before, tools_hash)
-            if echo is not None and message.tool_calls and message.tool_calls[0].id not in session.reply_keys:
-                message = as_issued(message, session.tree.turn(echo.turn)) or message
-        elif message.role == "tool" and message.tool_call_id not in session.reply_keys:
-            issued = issued_id(message.tool_call_id, raw[:index], _turns(session, keys))
-            if issued:
-                message = replace(message, tool_call_id=issued)
-                raw = [*raw[:index], {**raw[index], "tool_call_id": issued}, *raw[index + 1 :]]
-        messages[index] = message
-        keys.append(message_key(message) if echo is None else echo.key)
-        if echo is None and any(call.id not in session.reply_keys for call in message.tool_calls):
-            flags.append(f"messages[{index}] makes calls that were not sampled in this session")
-        if echo is not None and echo.differs:
-            flags.append(echo_flag(echo, f"messages[{index}]"))
-        if message.role == "tool" and message.tool_call_id not in session.reply_keys:
-            flags.append(f"messages[{index}] answers the unknown call {message.tool_call_id!r}")
+    reader = _Reader(session, codec, request, read)
+    reader.run()
     if not counting:
-        if raw[-1].get("role") == "assistant":
+        if read.raw[-1].get("role") == "assistant":
             raise RequestError(
                 "the last message is an assistant message: continuing it is not supported",
-                field=f"messages[{len(raw) - 1}].role",
+                field=f"messages[{len(request.raw) - 1}].role",
                 fix="end the list with a user or tool message",
             )
-        session.recents.note(read, tuple(keys))
-    salted = _salted(request.thread, keys)
-    parent, matched, cut_reason = _attached(session, salted, tools_hash)
-    return Place(parent, raw, salted, matched, tools_hash, cut_reason, tuple(flags), handles, messages)
+        session.recents.note(reader.read, tuple(reader.keys))
+    salted = _salted(request.thread, reader.keys)
+    parent, matched, cut_reason = _attached(session, salted, reader.tools_hash)
+    return Place(
+        parent, reader.raw, salted, matched, reader.tools_hash, cut_reason, tuple(reader.flags),
+        reader.read.handles, reader.messages,
+    )  # fmt: skip
+
+
+class _Reader:
+    """Reads what is new of a request's messages, each after those before it."""
+
+    def __init__(self, session: Session, codec: ChatCodec, request: ModelRequest, read: Read) -> None:
+        self._session = session
+        self._codec = codec
+        self._thread = request.thread
+        self.read = read
+        """The messages as the client has them, one for each turn."""
+        self.raw: list[Any] = read.raw
+        """The same, with results under the ids that their calls were handed out with."""
+        self.keys = list(read.known)
+        self.messages: dict[int, Message] = {}
+        self.flags = list(request.notes)
+        self.tools_hash = _tools_hash(codec, request)
+
+    def run(self) -> None:
+        """To the last message; there may be more of them then. Raises RequestError."""
+        while len(self.keys) < len(self.raw):
+            index = len(self.keys)
+            message = read_message(self.raw[index], index)
+            echo = None
+            if message.role == "assistant":
+                echo = self._echo(index, message)
+                if echo is not None and echo.behind is not None:
+                    message = self._apart(index, message, echo.behind)
+                if echo is not None and any(call.id not in self._known for call in message.tool_calls[:1]):
+                    message = as_issued(message, self._session.tree.turn(echo.turn)) or message
+            elif message.role == "tool" and message.tool_call_id not in self._known:
+                message = self._answer(index, message)
+            self.messages[index] = message
+            self.keys.append(message_key(message) if echo is None else echo.key)
+            self._flag(index, message, echo)
+
+    @property
+    def _known(self) -> Mapping[str, str]:
+        return self._session.reply_keys
+
+    def _echo(self, index: int, message: Message) -> Echo | None:
+        handle, before = self.read.handles.get(index, ""), _salted(self._thread, self.keys)
+        return echo_of(self._session, self._codec, handle, message, before, self.tools_hash)
+
+    def _apart(self, index: int, message: Message, found: Behind) -> Message:
+        """An assistant message as the turn that it begins with; what was put behind that comes next."""
+        self._session.echoes.added[message.content] = found
+        two = parts(self.raw[index], found)
+        further = len(two) - 1
+        handles = {at + further * (at > index): handle for at, handle in self.read.handles.items()}
+        kept = [*self.read.raw[:index], *two, *self.read.raw[index + 1 :]]
+        self.read = replace(self.read, raw=kept, handles=handles, as_came=False)
+        self.raw = [*self.raw[:index], *two, *self.raw[index + 1 :]]
+        return replace(message, content=found.told)
+
+    def _answer(self, index: int, message: Message) -> Message:
+        """A result under the id that its call was handed out with."""
+        issued = issued_id(message.tool_call_id, self.raw[:index], _turns(self._session, self.keys))
+        if not issued:
+            return message
+        result = {**self.raw[index], "tool_call_id": issued}
+        self.raw = [*self.raw[:index], result, *self.raw[index + 1 :]]
+        return replace(message, tool_call_id=issued)
+
+    def _flag(self, index: int, message: Message, echo: Echo | None) -> None:
+        where = f"messages[{index}]"
+        if echo is None and any(call.id not in self._known for call in message.tool_calls):
+            self.flags.append(f"{where} makes calls that were not sampled in this session")
+        if echo is not None and echo.differs:
+            self.flags.append(echo_flag(echo, where))
+        if isinstance(self.raw[index], Addition):
+            self.flags.append(f"{where} was put behind what the model said, in the same message")
+        if message.role == "tool" and message.tool_call_id not in self._known:
+            self.flags.append(f"{where} answers the unknown call {message.tool_call_id!r}")
 
 
 def _turns(session: Session, keys: Sequence[str]) -> list[Turn | None]:

@@ -4,8 +4,10 @@ few requests said is not read twice."""
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from dressage_proxy.added import Behind, apart
 from dressage_proxy.interleaved import turn_by_turn
 from dressage_proxy.records import record
 from dressage_proxy.volatile import pin_volatile
@@ -71,14 +73,15 @@ class Recents:
         pinned: MutableMapping[str, str],
         came: Sequence[Any],
         handles: Mapping[int, str],
+        added: Mapping[str, Behind] = MappingProxyType({}),
     ) -> Read:
         """A request's messages. ``calls``: wire id of a call -> its turn; ``pinned``: volatile block -> its
-        first value, noted here."""
+        first value, noted here; ``added``: text of a message -> the turn that it begins with, and more."""
         for recent in sorted(self._kept, key=lambda kept: -len(kept.came)):
             read = recent.goes_on(calls, came, handles)
             if read is not None:
                 return read
-        said, moved = turn_by_turn(calls, came, handles)
+        said, moved = apart(added, *turn_by_turn(calls, came, handles))
         raw = pin_volatile(pinned, said)
         known = self._known(raw)
         return Read(came, raw, moved, known, as_came=said is came, calls_at=_last_calls(came))

@@ -1,0 +1,101 @@
+"""Text that a client puts behind what was sampled, in the same message.
+
+Agents that call their tools in plain text let a turn end at a stop string, put that string back, and write
+what the tool said behind it. What was sampled stays what it was; what was put behind it is read as a message
+of its own: encoded in the same message where the sampled turn is not closed yet, else after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from dressage_segments import Turn
+from dressage_tito import ChatCodec, Message
+from numpy.typing import NDArray
+
+from dressage_proxy.branches import text_blocks
+from dressage_proxy.canonical import message_key
+from dressage_proxy.records import record
+
+Raw = Mapping[str, Any]
+
+
+@record
+class Behind:
+    """What an assistant message is made of."""
+
+    told: str
+    """The text that a turn was returned as."""
+    text: str
+    """What the client put behind it; "" where it put back the stop string alone."""
+
+
+class Addition(dict[str, Any]):
+    """A message of the chat shape that is the text which a client put behind the message before it."""
+
+
+def closed(codec: ChatCodec, ids: NDArray[np.int32]) -> bool:
+    """Whether sampled ids (int32 [N]) end with one that closes a turn, and not at a stop string or a cap."""
+    return len(ids) > 0 and int(ids[-1]) in codec.stop_token_ids
+
+
+def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
+    """What a client put behind the text of a turn without calls; None where the message does not begin with
+    all of that text. After a turn that is closed, what was put behind it begins with white space."""
+    if message.tool_calls or turn.extra.get("wire_ids"):
+        return None
+    open_ = bool(turn.extra.get("reasoning_open"))
+    said = codec.parse(turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason).content
+    told = next((text for text in _told(said, turn) if _key(text) == turn.reply_key), None)
+    whole = message.content.strip()
+    for text in () if told is None else (said, told):
+        if not text.strip() or not whole.startswith(text.strip()):
+            continue
+        rest = whole[len(text.strip()) :]
+        if rest and closed(codec, turn.output_ids) and not rest[0].isspace():
+            return None
+        return Behind(told or "", rest.removeprefix(text[len(text.rstrip()) :]))
+    return None
+
+
+def _told(said: str, turn: Turn) -> Iterator[str]:
+    """What the text of a turn may have been returned as: without the stop string that ended it."""
+    yield said
+    for stop in turn.sampling.get("stop", ()):
+        if stop in said:
+            yield said[: said.rfind(stop)]
+
+
+def _key(text: str) -> str:
+    return message_key(Message("assistant", text))
+
+
+def apart(
+    added: Mapping[str, Behind], raw: Sequence[Raw], handles: Mapping[int, str]
+) -> tuple[Sequence[Raw], Mapping[int, str]]:
+    """Messages with each of ``added`` (their whole texts) as the turn that it begins with and what was put
+    behind that, and ``handles`` by the new indices; the very same where there is none."""
+    if not any(_added(added, message) for message in raw):
+        return raw, handles
+    parted: list[Raw] = []
+    moved: dict[int, str] = {}
+    for index, message in enumerate(raw):
+        if index in handles:
+            moved[len(parted)] = handles[index]
+        found = _added(added, message)
+        parted += [message] if found is None else parts(message, found)
+    return parted, moved
+
+
+def parts(message: Raw, found: Behind) -> list[Raw]:
+    """A message as the turn that it begins with, and what was put behind that."""
+    turn = {**message, "content": found.told}
+    return [turn, Addition(role="assistant", content=found.text)] if found.text else [turn]
+
+
+def _added(added: Mapping[str, Behind], message: object) -> Behind | None:
+    if not added or not isinstance(message, Mapping) or message.get("role") != "assistant":
+        return None
+    return None if message.get("tool_calls") else added.get("".join(text_blocks(message)))
