@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from dressage_proxy import composing, echoes, planning, recents
@@ -26,6 +26,7 @@ async def test_every_sequence_keeps_its_main_branch_and_its_sampled_ids(tmp_path
     assert [finding.problems for finding in findings if finding.problems] == [], shown
     assert sum(finding.retokenised for finding in findings) == 0
     rewritten = ("forks", "codex_compacts", "opencode_compacts", "openclaw_adds_what_goes")
+    rewritten += ("qwen_compacts", "copilot_delegates")
     for finding in findings:
         assert finding.sampled == finding.trained + sum(finding.lost.values())
         if finding.run not in rewritten:
@@ -33,6 +34,10 @@ async def test_every_sequence_keeps_its_main_branch_and_its_sampled_ids(tmp_path
     kinds = {finding.run: " ".join(finding.branches) for finding in findings}
     assert "compaction" in kinds["codex_compacts"]
     assert "subagent" in kinds["subagent"]
+    assert kinds["copilot_delegates"].count("subagent") == 2
+    assert kinds["qwen_forks"].count("subagent") == 2
+    assert "subagent" not in kinds["qwen_compacts"]
+    assert [finding.main for finding in findings if finding.run == rewritten[-1]] == [2]
     losses = {finding.run: set(finding.lost) for finding in findings}
     assert losses["opencode_titles"] == losses["claude_suggests"] == {"helper_call"}
     assert losses["claude_is_cut"] == losses["codex_is_cut"] == {"undelivered"}
@@ -61,6 +66,17 @@ async def test_a_cut_reply_that_is_taken_for_whole_is_no_loss_and_no_copy_of_wha
     monkeypatch.setattr(echoes, "_kept", lambda *_: None)
     (finding,) = await command.replay(some("claude_is_cut"), tmp_path, toy_folder)
     assert finding.lost == {}, "without the rule the turn would be trained as if all of it had arrived"
+
+
+def test_an_answer_with_calls_is_to_a_request_that_offered_tools():
+    (run,) = some("qwen_compacts")
+    body = run.rows[0].body
+    function = {"name": "shell", "arguments": "{}"}
+    made = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    asked = [*body["messages"], {"role": "user", "content": "shorten it"}]
+    bodies = [{**body, "messages": asked, "tools": []}, {**body, "messages": [*asked, made]}]
+    (again,) = runs_from_rows([run.rows[0], *(replace(run.rows[0], body=other) for other in bodies)])
+    assert [call.echo is not None for call in again.calls] == [True, False, False]
 
 
 def test_traffic_is_read_from_plain_and_packed_files_and_resumed_runs_are_one(tmp_path):

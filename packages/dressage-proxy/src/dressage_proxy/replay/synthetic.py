@@ -9,6 +9,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dressage_proxy.replay.agents import Agent, Answer, ChatAgent, Made, MessagesAgent, ResponsesAgent
+from dressage_proxy.replay.synthetic_beside import (
+    copilot,
+    copilot_delegates,
+    qwen,
+    qwen_compacts,
+    qwen_forks,
+)
 from dressage_proxy.replay.traffic import Row
 
 WRITE = Answer("I will write it. ", (Made("shell", {"command": "echo é 😀 > a.txt"}, ""),))
@@ -39,6 +46,9 @@ def synthetic_rows() -> list[Row]:
         (_opencode, _opencode_titles),
         (_openclaw, _openclaw_adds_what_goes),
         (_openclaw_denied, _two_runs),
+        (copilot, copilot_delegates),
+        (qwen, qwen_forks),
+        (qwen, qwen_compacts),
     )
     for make_one, play in scenes:
         agent = make_one(play.__name__.strip("_"))

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -226,17 +227,25 @@ def _answered(
         assert later.request is not None
         if call.request.thread != later.request.thread or refused_by_server(call.row.answer):
             continue
+        if message.get("tool_calls") and not call.request.tools:
+            continue
+        said, said_later = _unled(prints), _unled(before)
         common = next(
-            (i for i, (one, two) in enumerate(zip(prints, before, strict=False)) if one != two),
-            min(len(prints), len(before)),
+            (i for i, (one, two) in enumerate(zip(said, said_later, strict=False)) if one != two),
+            min(len(said), len(said_later)),
         )
         exact = prints == before
-        score = common + 0.5 if exact else float(common)
+        score = common + (0.5 if exact else 0.25 if said == said_later else 0.0)
         if best is None or score > best_score or (exact and score == best_score):
             best, best_score = position, score
     if best is not None:
         call, _ = open_calls.pop(best)
         call.echo, call.echo_handle, call.echo_name = message, handle, name
+
+
+def _unled(prints: list[str]) -> list[str]:
+    """Messages after the system prompt: an answer may come back under another one."""
+    return list(dropwhile(lambda text: text.startswith('["system"'), prints))
 
 
 def refused_by_server(answer: str) -> bool:
