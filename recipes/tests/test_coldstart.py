@@ -21,8 +21,8 @@ from dressage_recipes.local.coldstart import (
 )
 from dressage_recipes.local.config import ColdStart, LocalConfig, load_config
 from dressage_recipes.local.policy import make_tiny
+from dressage_recipes.local.problems import SANDBOX
 from dressage_recipes.local.rehearsal import simulate_shell
-from dressage_recipes.local.rollouts import SANDBOX
 from dressage_recipes.local.tasks import NAMES, Variant, is_right, make_problem
 from dressage_recipes.local.tokenizer import write_tokenizer
 from dressage_sandbox import BubblewrapProvider

@@ -8,6 +8,7 @@ import pytest
 from dressage_recipes.errors import UsageError
 from dressage_recipes.local.config import LocalConfig, load_config
 from dressage_recipes.local.policy import check_prompts
+from dressage_recipes.local.work import open_source
 from dressage_tito.toy import write_toy_tokenizer
 
 
@@ -32,13 +33,13 @@ def wrong(tmp_path: Path) -> Path:
 
 
 def test_a_tokenizer_that_nobody_certified_yet_is_certified_here(tmp_path: Path) -> None:
-    check_prompts(config(), write_toy_tokenizer(tmp_path / "toy"))
+    check_prompts(config(), open_source(config()), write_toy_tokenizer(tmp_path / "toy"))
 
 
 def test_one_that_fails_certification_is_refused_unless_it_is_named(wrong: Path) -> None:
     with pytest.raises(UsageError, match="'wrong' fail certification") as refused:
-        check_prompts(config(), wrong)
+        check_prompts(config(), open_source(config()), wrong)
     assert "model.uncertified" in refused.value.fix
     with pytest.raises(UsageError):
-        check_prompts(config(uncertified="another"), wrong)
-    check_prompts(config(uncertified="wrong"), wrong)
+        check_prompts(config(uncertified="another"), open_source(config()), wrong)
+    check_prompts(config(uncertified="wrong"), open_source(config()), wrong)

@@ -5,6 +5,7 @@ from dressage_recipes.audit import RunAudit
 from dressage_recipes.events import Activity, Note, Phase, Progress, StepDone
 from dressage_recipes.local.report import (
     Reporter,
+    bounds,
     closing_lines,
     draw_rewards,
     moving_mean,
@@ -80,6 +81,18 @@ def test_a_sparkline_never_falls_where_the_curve_rises(rewards):
 
 def test_a_sparklines_ends_are_0_and_1():
     assert sparkline([0.0, 1.0]) == "▁█"
+
+
+def test_rewards_beyond_0_and_1_widen_what_the_curve_is_drawn_between():
+    assert sparkline([-1.0, 0.0, 1.0]) == "▁▅█"
+    assert sparkline([0.0, 5.0, 10.0]) == "▁▅█"
+    assert bounds([0.2, 0.4]) == (0.0, 1.0)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
+def test_a_sparkline_never_falls_where_rewards_of_any_size_rise(rewards):
+    line = sparkline(sorted(rewards))
+    assert list(line) == sorted(line)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(1, 10))

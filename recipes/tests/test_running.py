@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -6,12 +9,14 @@ from dressage_proxy.client import ControlError
 from dressage_recipes import running
 from dressage_recipes.cli import main
 from dressage_recipes.errors import RecipeError, UsageError
+from dressage_recipes.local.config import load_config
 from dressage_recipes.local.summary import Summary
 from dressage_recipes.running import checked_folder, find_model
 from dressage_sandbox import UserNamespacesForbidden
 from dressage_segments import FailureClass, Final, final_to_record, finalize
 from dressage_segments.synthetic import SyntheticSession
 from dressage_store import FilesStore
+from safetensors import SafetensorError
 
 
 def ignore(_event):
@@ -79,9 +84,11 @@ def scripted(monkeypatch):
     """Put a scripted run in the place of the loop: it stores one session and returns a summary."""
     seen = []
 
-    def put(*, error=None):
+    def put(*, error=None, sampled=False):
         def run(config, *, on_event, setup_seconds):
             seen.append(config)
+            if sampled:
+                _store_session(config.out / "store")
             if error is not None:
                 raise error
             _store_session(config.out / "store")
@@ -185,12 +192,52 @@ def test_an_error_of_the_recipe_keeps_its_fix_inside_groups(scripted, tmp_path, 
 
 
 def test_a_stopped_run_says_where_it_lies(scripted, tmp_path, capsys):
-    scripted(error=KeyboardInterrupt())
-    out = tmp_path / "run"
+    scripted(error=KeyboardInterrupt(), sampled=True)
+    out = tmp_path / "a run"
     assert main(["demo", "--out", str(out)]) == 130
     said = capsys.readouterr()
     assert f"run      {out}" in said.out
+    assert f"audit '{out}'" in said.out  # as a shell takes it
     assert said.err == "dressage: stopped\n"
+
+
+def test_a_run_that_is_stopped_before_it_sampled_anything_leaves_nothing(scripted, tmp_path, capsys):
+    scripted(error=KeyboardInterrupt())
+    out = tmp_path / "run"
+    assert main(["demo", "--out", str(out)]) == 130
+    assert "nothing was sampled yet" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_out_and_seed_of_the_command_line_take_the_place_of_the_recipes(scripted, tmp_path, capsys):
+    recipe = tmp_path / "recipe.toml"
+    (tmp_path / "file").write_text("")
+    recipe.write_text(f'seed = 3\nout = "{tmp_path / "file"}"\n[tasks.weights]\nread = 1')
+    seen = scripted()
+    assert main(["train", str(recipe), "--out", str(tmp_path / "run"), "--seed", "9"]) == 0
+    assert (seen[0].out, seen[0].seed) == (tmp_path / "run", 9)
+    assert main(["train", str(recipe)]) == 2
+    assert f"out {tmp_path / 'file'}: File exists" in capsys.readouterr().err
+
+
+def test_every_field_can_be_printed_and_is_a_recipe(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--print-defaults"])
+    assert ended.value.code == 0
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(capsys.readouterr().out)
+    assert load_config(recipe).model_copy(update={"out": Path("x")}) == load_config("demo").model_copy(
+        update={"out": Path("x")}
+    )
+
+
+def test_a_terminal_that_lacks_characters_gets_others(tmp_path):
+    plain = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    code = "from dressage_recipes import cli; cli._say_anything(); print(chr(0x2581))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=plain, capture_output=True, check=True, timeout=60
+    )
+    assert done.stdout == b"\\u2581\n"
 
 
 @pytest.mark.parametrize(
@@ -200,6 +247,7 @@ def test_a_stopped_run_says_where_it_lies(scripted, tmp_path, capsys):
         httpx.ConnectError("all connection attempts failed"),
         OSError(28, "No space left on device"),
         FloatingPointError("the gradient is not finite"),
+        SafetensorError("I/O error: No space left on device"),
         ExceptionGroup("two", [ExceptionGroup("one", [httpx.ReadTimeout("")])]),
     ],
 )

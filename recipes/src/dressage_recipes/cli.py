@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -15,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 
 from dressage_recipes.errors import NotARunError, RecipeError, UsageError
-from dressage_recipes.folders import new_folder
 
 OK, DOUBT, USAGE, INTERRUPTED = 0, 1, 2, 130
 STEPS_MOST = 100_000
@@ -33,6 +33,7 @@ class Surroundings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0 fine, 1 a doubt or a failed check, 2 wrong usage, 130 interrupted."""
+    _say_anything()
     arguments = build_parser().parse_args(argv)
     # OpenMP reads this when torch is loaded: the trainer's idle threads must not spin on the engine's cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -91,35 +92,49 @@ def build_parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser("train", help="run the recipe that a TOML file describes")
     train.add_argument("config", type=Path, metavar="CONFIG.toml")
+    train.add_argument("--out", type=Path, metavar="DIR", help="in place of the file's own out")
+    train.add_argument(
+        "--seed", type=_whole(0, 2**31 - 1), metavar="N", help="in place of the file's own seed"
+    )
+    train.add_argument(
+        "--print-defaults", action=_PrintDefaults, nargs=0, help="print every field as TOML, and end"
+    )
     train.set_defaults(command=_train)
     return parser
 
 
+class _PrintDefaults(argparse.Action):
+    """As ``--version``: says what it is asked for, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> None:
+        """Print the demo's configuration, defaults included."""
+        from dressage_recipes.local.config import load_config, to_toml
+
+        print(to_toml(load_config("demo")), end="")
+        parser.exit()
+
+
 def _demo(arguments: argparse.Namespace, surroundings: Surroundings) -> int:
-    out = new_folder(arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}", "--out")
+    out = arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     from dressage_recipes.running import demo
 
-    try:
-        return demo(
-            seed=arguments.seed,
-            steps=arguments.steps,
-            model=arguments.model,
-            out=out,
-            cache=surroundings.cache,
-            setup_seconds=surroundings.setup_seconds,
-        )
-    except RecipeError:
-        if not any(out.iterdir()):
-            out.rmdir()
-        raise
+    return demo(
+        seed=arguments.seed,
+        steps=arguments.steps,
+        model=arguments.model,
+        out=out,
+        cache=surroundings.cache,
+        setup_seconds=surroundings.setup_seconds,
+    )
 
 
 def _train(arguments: argparse.Namespace, surroundings: Surroundings) -> int:
     if not arguments.config.is_file():
-        raise UsageError(f"{arguments.config}: no such file", fix="name a recipe's TOML file")
+        what = "not a file" if arguments.config.exists() else "no such file"
+        raise UsageError(f"{arguments.config}: {what}", fix="name a recipe's TOML file")
     from dressage_recipes.running import train
 
-    return train(arguments.config, cache=surroundings.cache)
+    return train(arguments.config, cache=surroundings.cache, out=arguments.out, seed=arguments.seed)
 
 
 def _audit(arguments: argparse.Namespace, _surroundings: Surroundings) -> int:
@@ -141,6 +156,13 @@ def _doctor(arguments: argparse.Namespace, _surroundings: Surroundings) -> int:
     rows = examine(Path("runs"))
     print(json.dumps(to_json(rows), indent=2) if arguments.json else "\n".join(describe(rows)))
     return OK if passes(rows) else DOUBT
+
+
+def _say_anything() -> None:
+    """A terminal whose encoding lacks a character gets another in its place, and the run goes on."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from dataclasses import asdict
@@ -10,16 +11,24 @@ from pathlib import Path
 import httpx
 from dressage_proxy.client import ControlError
 from dressage_sandbox import SandboxError
+from safetensors import SafetensorError
 
 from dressage_recipes.audit import audit_run
 from dressage_recipes.errors import RecipeError, UsageError
 from dressage_recipes.events import OnEvent, Phase, Progress
-from dressage_recipes.folders import new_folder
+from dressage_recipes.folders import run_folder, sampled
 from dressage_recipes.local.config import LocalConfig, load_config
 from dressage_recipes.local.demo import run_demo
 from dressage_recipes.local.report import PICTURE, Reporter, closing_lines, draw_rewards
 
-_OUTSIDE = (SandboxError, ControlError, httpx.HTTPError, OSError, FloatingPointError)
+_OUTSIDE = (
+    SandboxError,
+    ControlError,
+    httpx.HTTPError,
+    OSError,
+    FloatingPointError,
+    SafetensorError,  # a full disk, say
+)
 """What can go wrong with the machine, the services or the numbers: told in a line, not by a traceback."""
 TINY = "tiny"
 SMOLLM2 = "smollm2"
@@ -29,7 +38,7 @@ def demo(
     *, seed: int, steps: int | None, model: str, out: Path, cache: Path, setup_seconds: float | None
 ) -> int:
     """Run the demo in ``out``. Exit code 0 if its audit holds, else 1."""
-    with Reporter() as report:
+    with run_folder(out, "--out"), Reporter() as report:
         found = find_model(model, cache, report)
         config = load_config("demo" if found is None else "smollm2")
         changes: dict[str, object] = {"seed": seed, "out": out}
@@ -40,11 +49,14 @@ def demo(
         return _run(config.model_copy(update=changes), report, setup_seconds)
 
 
-def train(file: Path, *, cache: Path) -> int:
-    """Run the recipe that ``file`` describes. Exit code as of :func:`demo`."""
+def train(file: Path, *, cache: Path, out: Path | None = None, seed: int | None = None) -> int:
+    """Run the recipe that ``file`` describes; ``out`` and ``seed`` take the place of its own. Exit code as of
+    :func:`demo`.
+    """
     config = load_config(file)
-    new_folder(config.out, "out")
-    with Reporter() as report:
+    changes: dict[str, object] = {"out": out or config.out, "seed": config.seed if seed is None else seed}
+    config = config.model_copy(update=changes)
+    with run_folder(config.out, "out" if out is None else "--out"), Reporter() as report:
         if config.model.path:
             found = find_model(config.model.path, cache, report)
             path = "" if found is None else str(found)
@@ -58,7 +70,10 @@ def _run(config: LocalConfig, report: Reporter, setup_seconds: float | None) -> 
     except (ExceptionGroup, *_OUTSIDE) as error:
         raise _in_one_line(error, config.out) from error
     except KeyboardInterrupt:
-        report.close(closing_lines(config.out, (), {}, None, program=_program()))
+        if sampled(config.out):
+            report.close(closing_lines(config.out, (), {}, None, program=_program()))
+        else:
+            report.close([f"run      nothing was sampled yet: {config.out} is removed"])
         raise
     report(Phase("audit"))
     title = f"{summary.model.rsplit('/', 1)[-1]}, seed {summary.seed}"
@@ -76,7 +91,7 @@ def _program() -> str:
     beside = Path(sys.executable).with_name("dressage")
     if shutil.which("dressage") or not beside.exists():
         return "dressage"
-    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+    return shlex.quote(str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside))
 
 
 def _in_one_line(error: Exception, out: Path) -> Exception:

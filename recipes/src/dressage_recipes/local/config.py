@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -15,9 +15,11 @@ from dressage_recipes.errors import UsageError
 from dressage_recipes.local.tasks import Variant
 from dressage_recipes.local.trainer import TrainerConfig
 
+_FIX = "`dressage train --print-defaults` prints every field"
+
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TinyModel(_Frozen):
@@ -65,15 +67,33 @@ class ColdStart(_Frozen):
 
 
 class TaskSet(_Frozen):
-    """Which problems, and how the agent works on them."""
+    """Which problems (built-in ones by ``weights``, or a ``family``'s), and how the agent works on them."""
 
-    weights: dict[Variant, float] = Field(min_length=1)
+    weights: dict[Variant, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """How often each built-in problem is drawn."""
+    family: str = ""
+    """``FILE.py``, ``FILE.py:NAME`` or ``package.module:NAME`` of a ``TaskFamily``; a file lies beside the
+    recipe."""
+    dataset: str = ""
+    """The family's rows, one JSON object a line; beside the recipe."""
+    shuffle: bool = True
+    """Whether each epoch has an order of its own, which the seed decides."""
     max_turns: int = Field(default=4, ge=1)
     max_tokens: int = Field(default=48, ge=1)
     """Of one reply."""
     protocol: Literal["native", "text"] = "native"
     """Tool calls in the model's own grammar, or written as ``<call>COMMAND</call>`` for one that has none."""
     timeout_s: float = Field(default=60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> TaskSet:
+        if bool(self.family) != bool(self.dataset):
+            raise ValueError("family and dataset go together: give both, or weights")
+        if bool(self.weights) == bool(self.family):
+            raise ValueError("give either weights (of the built-in problems) or a family with its dataset")
+        if self.weights and not sum(self.weights.values()):
+            raise ValueError("weights are all 0: give one above 0")
+        return self
 
 
 class Rollouts(_Frozen):
@@ -128,6 +148,14 @@ class LocalConfig(_Frozen):
     engine: Engine = Field(default_factory=Engine)
     training: Training = Field(default_factory=Training)
 
+    @model_validator(mode="after")
+    def _model_for_family(self) -> LocalConfig:
+        if self.tasks.family and not self.model.path:
+            raise ValueError(
+                "tasks.family needs model.path: the tiny model knows the built-in problems alone"
+            )
+        return self
+
     def trainer(self) -> TrainerConfig:
         """The trainer's own configuration."""
         training = self.training
@@ -158,13 +186,46 @@ def load_config(source: Path | str) -> LocalConfig:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{source}: cannot be read: {error}", fix="name a TOML file") from error
     try:
-        return LocalConfig.model_validate(tomllib.loads(text))
+        config = LocalConfig.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source}: is no TOML: {error}") from error
+        raise UsageError(f"{source}: is no TOML: {error}", fix="mend that place") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UsageError(f"{source}: {name}: {first['msg']}", fix="see demo.toml for every field") from error
+        raise UsageError(f"{source}: {_named(error)}", fix=_FIX) from error
+    return config if isinstance(source, str) else _placed(config, source.absolute().parent)
+
+
+def _named(error: ValidationError) -> str:
+    """The first field that is wrong, and why."""
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        return f"{name}: there is no such field"
+    # What a validator of ours says names the field itself.
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{name}: {said}" if name else said
+
+
+def _placed(config: LocalConfig, beside: Path) -> LocalConfig:
+    """With whole paths: ``~`` is the home folder, and the family's files lie beside the recipe.
+
+    Raises UsageError where there is no home folder.
+    """
+    tasks = config.tasks
+    try:
+        model = config.model.model_copy(update={"path": _home(config.model.path)})
+        out = Path(_home(str(config.out)))
+        dataset = str(beside / _home(tasks.dataset)) if tasks.dataset else ""
+        family = _home(tasks.family)
+    except RuntimeError as error:
+        raise UsageError(f"a path begins with ~, and {error}", fix="write the whole path") from error
+    if family.partition(":")[0].endswith(".py"):
+        family = str(beside / family)
+    tasks = tasks.model_copy(update={"dataset": dataset, "family": family})
+    return config.model_copy(update={"model": model, "out": out, "tasks": tasks})
+
+
+def _home(path: str) -> str:
+    return str(Path(path).expanduser()) if path.startswith("~") else path
 
 
 def to_toml(config: LocalConfig) -> str:

@@ -15,27 +15,25 @@ from pathlib import Path
 
 import httpx
 import torch
-from dressage_paddock import PaddockConfig, ShellTool, WhiteboxPaddock
 from dressage_proxy.client import ProxyClient
-from dressage_sandbox import BubblewrapProvider, PooledProvider
+from dressage_sandbox import BubblewrapProvider, PooledProvider, SandboxProvider
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from dressage_recipes.events import Event, OnEvent, Phase, Progress
 from dressage_recipes.local.coldstart import ColdStarter
 from dressage_recipes.local.config import LocalConfig, to_toml
+from dressage_recipes.local.failures import FailureLog
 from dressage_recipes.local.loop import Loop, Parts
 from dressage_recipes.local.metrics import Metrics, open_metrics
 from dressage_recipes.local.policy import check_prompts, hub_folder, load_policy, make_tiny
 from dressage_recipes.local.processes import Service, engine_service, proxy_service
-from dressage_recipes.local.prompts import tool_protocol
-from dressage_recipes.local.rollouts import SANDBOX, Collector
+from dressage_recipes.local.rollouts import Collector
 from dressage_recipes.local.scratch import scratch_folder
 from dressage_recipes.local.summary import Account, Summary
 from dressage_recipes.local.trainer import GrpoTrainer
+from dressage_recipes.local.work import Source, open_source
 
-CLEANUP_S = 20.0
-"""How long ending one sandbox or session may hold up a step."""
 LEAVE_S = 1.0
 """How long rollouts under way may take to end in order when the run stops; then its services end."""
 
@@ -92,16 +90,22 @@ class _Run:
     async def _main(self) -> int:
         config = self.config
         self.on_event(Phase("preparing the policy"))
-        folder, model = await asyncio.to_thread(self._policy)
+        source = open_source(config)
+        folder, model = await asyncio.to_thread(self._policy, source)
         async with contextlib.AsyncExitStack() as stack:
-            provider = PooledProvider(BubblewrapProvider(), SANDBOX, config.rollouts.concurrency)
-            stack.push_async_callback(provider.close)
+            sandboxes = BubblewrapProvider()
+            provider: SandboxProvider = sandboxes
+            stack.push_async_callback(sandboxes.close)
             async with asyncio.TaskGroup() as tasks:
                 services = tasks.create_task(self._start(stack, folder))
-                tasks.create_task(provider.fill())
+                if source.sandbox is not None:
+                    pool = PooledProvider(sandboxes, source.sandbox, config.rollouts.concurrency)
+                    provider = pool
+                    stack.push_async_callback(pool.close)
+                    tasks.create_task(pool.fill())
                 tasks.create_task(self._cold_start(folder, model))
             engine, proxy = services.result()
-            loop, trainer = await self._assemble(stack, model, provider, engine, proxy)
+            loop, trainer = await self._assemble(stack, model, source, provider, engine, proxy)
             if not config.model.path:
                 await loop.push()
             self.on_event(Phase("training", config.steps))
@@ -112,7 +116,7 @@ class _Run:
             own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             return own + engine.peak_rss_kib + proxy.peak_rss_kib
 
-    def _policy(self) -> tuple[Path, PreTrainedModel]:
+    def _policy(self, source: Source) -> tuple[Path, PreTrainedModel]:
         """The model, and a folder that has its files and its tokenizer."""
         named = self.config.model.path
         folder = Path(named) if named and Path(named).is_dir() else self.scratch / "policy"
@@ -122,7 +126,7 @@ class _Run:
             if not folder.exists():
                 hub_folder(named, folder)
             model = load_policy(self.config, folder)
-        check_prompts(self.config, folder)
+        check_prompts(self.config, source, folder)
         return folder, model
 
     async def _start(self, stack: contextlib.AsyncExitStack, folder: Path) -> tuple[Service, Service]:
@@ -178,7 +182,8 @@ class _Run:
         self,
         stack: contextlib.AsyncExitStack,
         model: PreTrainedModel,
-        provider: PooledProvider,
+        source: Source,
+        provider: SandboxProvider,
         engine: Service,
         proxy: Service,
     ) -> tuple[Loop, GrpoTrainer]:
@@ -188,27 +193,20 @@ class _Run:
         http = await stack.enter_async_context(
             httpx.AsyncClient(limits=httpx.Limits(max_connections=256), trust_env=False)
         )
-        paddock = await stack.enter_async_context(
-            WhiteboxPaddock(
-                provider,
-                client,
-                http,
-                tools=(ShellTool(),),
-                protocol=tool_protocol(config.tasks.protocol),
-                config=PaddockConfig(cleanup_s=CLEANUP_S),
-            )
-        )
+        paddock = await stack.enter_async_context(source.paddock(provider, client, http))
         weights = self.scratch / "weights"
         weights.mkdir()
         trainer = GrpoTrainer(model, config.trainer(), stop=self.stop)
         parts = Parts(
             trainer=trainer,
+            source=source,
             collector=Collector(paddock, client, config),
             client=client,
             http=http,
             engine_url=str(engine.ready["url"]),
             weights=weights,
             metrics=await stack.enter_async_context(_metrics(config)),
+            failures=FailureLog(config.out / "failures.jsonl"),
         )
         return Loop(config, parts, self.account, self.on_event), trainer
 

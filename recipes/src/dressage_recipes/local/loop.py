@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from dressage_segments import Batch, expand, grpo
 from safetensors.torch import save_file
 
 from dressage_recipes.errors import RecipeError
-from dressage_recipes.events import Activity, OnEvent, StepDone
+from dressage_recipes.events import Activity, Note, OnEvent, StepDone
 from dressage_recipes.local.config import LocalConfig
+from dressage_recipes.local.failures import FailureLog
 from dressage_recipes.local.metrics import Metrics, Value
 from dressage_recipes.local.rollouts import Collected, Collector
 from dressage_recipes.local.summary import Account
-from dressage_recipes.local.tasks import make_problem
 from dressage_recipes.local.trainer import GrpoTrainer, StepStats
+from dressage_recipes.local.work import Source
 
 
 class LoopError(RecipeError):
@@ -34,12 +34,14 @@ class Parts:
     """What the loop works with. ``weights``: the folder that new weights are handed over in."""
 
     trainer: GrpoTrainer
+    source: Source
     collector: Collector
     client: ProxyClient
     http: httpx.AsyncClient
     engine_url: str
     weights: Path
     metrics: tuple[Metrics, ...]
+    failures: FailureLog
 
 
 class Loop:
@@ -50,7 +52,6 @@ class Loop:
         self._parts = parts
         self._account = account
         self._on_event = on_event
-        self._rng = random.Random(config.seed + 3000)
         self._version = 0
 
     async def run(self) -> None:
@@ -79,9 +80,10 @@ class Loop:
 
     async def _step(self, step: int) -> None:
         started = time.perf_counter()
-        weights = self._config.tasks.weights
-        problems = [make_problem(self._rng, weights) for _ in range(self._config.rollouts.prompts)]
-        collected = await self._parts.collector.collect(step, problems, self._tell("rollouts"))
+        works = self._parts.source.draw(step, self._config.rollouts.prompts)
+        collected = await self._parts.collector.collect(step, works, self._tell("rollouts"))
+        for told in self._parts.failures.record(step, collected.failures):
+            self._on_event(Note(told))
         self._check(step, collected)
         rolled = time.perf_counter()
         batch = expand(
@@ -112,7 +114,11 @@ class Loop:
 
     def _check(self, step: int, collected: Collected) -> None:
         if not collected.counted:
-            raise LoopError(f"no rollout of step {step} could be counted: {dict(collected.classes)}")
+            why = self._parts.failures.commonest(collected.failures)
+            raise LoopError(
+                f"no rollout of step {step} could be counted: {why}",
+                fix=f"see {self._parts.failures.path} for each",
+            )
 
     def _record(self, collected: Collected, batch: Batch, stats: StepStats) -> None:
         account = self._account

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import cast
 
 import torch
-from dressage_paddock import ShellTool
-from dressage_paddock.tools import tool_schema
+from dressage_paddock import Task
 from dressage_tito import ChatCodec, Message, NotCertifiedError, Refusal, TitoError, require_certified
 from dressage_tito.certify import certify_codec
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
@@ -16,9 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Q
 from dressage_recipes.errors import UsageError
 from dressage_recipes.local.coldstart import corpus
 from dressage_recipes.local.config import LocalConfig
-from dressage_recipes.local.prompts import messages_of
-from dressage_recipes.local.tasks import make_problem
 from dressage_recipes.local.tokenizer import write_tokenizer
+from dressage_recipes.local.work import Source
 
 _CONVERSATIONS = 45
 """So many made-up conversations certify a tokenizer that is not known yet: a second or a few."""
@@ -78,8 +75,8 @@ def hub_folder(name: str, folder: Path) -> Path:
     return folder
 
 
-def check_prompts(config: LocalConfig, folder: Path) -> None:
-    """Raise UsageError where the model's template cannot show the task, or where it does not fit."""
+def check_prompts(config: LocalConfig, source: Source, folder: Path) -> None:
+    """Raise UsageError where the model's template cannot show a task, or where one does not fit."""
     try:
         codec = ChatCodec.from_folder(folder)
     except TitoError as error:
@@ -87,21 +84,24 @@ def check_prompts(config: LocalConfig, folder: Path) -> None:
             f"--model {folder}: {error}", fix="give an instruct model with a chat template"
         ) from error
     _check_certified(codec, config.model.uncertified)
-    problem = make_problem(random.Random(0), config.tasks.weights)
-    messages = [Message(role, text) for role, text in messages_of(problem, config.tasks.protocol)]
-    tools = [tool_schema(ShellTool())] if config.tasks.protocol == "native" else []
-    prompt = codec.start(messages, tools)
-    if isinstance(prompt, Refusal):
+    tools = source.schemas()
+    for task in source.examples():
+        messages = [Message(message.role, message.content) for message in task.public().messages]
+        prompt = codec.start(messages, tools)
+        if isinstance(prompt, Refusal):
+            raise UsageError(
+                f"--model {folder}: its chat template cannot show {task.instance_id!r}: {prompt.detail}",
+                fix="mend the task, or set tasks.protocol to text for a model without tool calls",
+            )
+        _check_room(task, len(prompt.ids), config)
+
+
+def _check_room(task: Task, tokens: int, config: LocalConfig) -> None:
+    if tokens + config.tasks.max_tokens > config.engine.context_length:
         raise UsageError(
-            f"--model {folder}: its chat template cannot show the task: {prompt.detail}",
-            fix="set tasks.protocol to text for a model without tool calls",
-        )
-    needed, limit = len(prompt.ids) + config.tasks.max_tokens, config.engine.context_length
-    if needed > limit:
-        raise UsageError(
-            f"the prompt has {len(prompt.ids)} tokens and a reply up to {config.tasks.max_tokens}, "
-            f"but the context is {limit}",
-            fix="raise engine.context_length",
+            f"the prompt of {task.instance_id} has {tokens} tokens and a reply up to "
+            f"{config.tasks.max_tokens}, but the context is {config.engine.context_length}",
+            fix="raise engine.context_length, or lower tasks.max_tokens",
         )
 
 

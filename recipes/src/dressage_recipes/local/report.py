@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -111,15 +113,24 @@ def step_line(event: StepDone) -> str:
 
 
 def sparkline(values: Sequence[float], *, width: int = 60) -> str:
-    """The curve in one line of text: 0 is the lowest block, 1 the highest; longer curves are averaged."""
+    """The curve in one line of text; longer curves are averaged. 0 is the lowest block and 1 the highest, or,
+    where a reward lies outside, the least and the most."""
     if not values:
         return ""
+    least, most = bounds(values)
     cells = min(width, len(values))
     means = []
     for cell in range(cells):
         part = values[cell * len(values) // cells : (cell + 1) * len(values) // cells]
         means.append(sum(part) / len(part))
-    return "".join(LEVELS[min(len(LEVELS) - 1, max(0, int(mean * len(LEVELS))))] for mean in means)
+    return "".join(
+        LEVELS[min(len(LEVELS) - 1, int((mean - least) / (most - least) * len(LEVELS)))] for mean in means
+    )
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float]:
+    """What a curve of these values is drawn between: 0 and 1, and wider where one lies outside."""
+    return min((0.0, *values)), max((1.0, *values))
 
 
 def moving_mean(values: Sequence[float], window: int = MOVING_MEAN) -> list[float]:
@@ -135,6 +146,8 @@ def draw_rewards(
     rewards: Sequence[float], path: Path, *, title: str, cold_start: float | None = None
 ) -> Path:
     """A PNG of the reward per step and its moving mean; ``cold_start``: the reward before the first step."""
+    # Where no font cache can be kept it says so at length, and draws all the same.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -147,7 +160,9 @@ def draw_rewards(
     axes.plot(steps, moving_mean(rewards), color="#1f4e79", linewidth=2, label=f"mean of {MOVING_MEAN} steps")
     if cold_start is not None:
         axes.axhline(cold_start, color="#b5651d", linestyle="--", linewidth=1, label="after the cold start")
-    axes.set(xlabel="step", ylabel="reward", ylim=(-0.03, 1.03), title=title)
+    least, most = bounds(rewards)
+    room = 0.03 * (most - least)
+    axes.set(xlabel="step", ylabel="reward", ylim=(least - room, most + room), title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
@@ -183,6 +198,6 @@ def closing_lines(
         lines.append(verdict(audited))
     lines.append(f"run      {folder}")
     if (folder / PICTURE).exists():
-        lines.append(f"curve    {folder / PICTURE}  (xdg-open {folder / PICTURE})")
-    lines.append(f"check    {program} audit {folder}")
+        lines.append(f"curve    {folder / PICTURE}  (xdg-open {shlex.quote(str(folder / PICTURE))})")
+    lines.append(f"check    {program} audit {shlex.quote(str(folder))}")
     return lines

@@ -7,29 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dressage_paddock import (
-    ChatMessage,
-    Grader,
-    GraderOnly,
-    GradeView,
-    Paddock,
-    RolloutResult,
-    Task,
-    TaskLimits,
-    run_with_retries,
-)
+from dressage_paddock import Paddock, RolloutResult, run_with_retries
 from dressage_proxy.client import ControlError, ProxyClient
-from dressage_sandbox import Limits, SandboxFileError, SandboxSpec
 from dressage_segments import FailureClass, LossCause, Trajectory
 
 from dressage_recipes.local.config import LocalConfig
-from dressage_recipes.local.prompts import messages_of
-from dressage_recipes.local.tasks import Problem, is_right
+from dressage_recipes.local.work import Work, group_name
 
-MIB = 1 << 20
-SANDBOX = SandboxSpec(limits=Limits(memory_bytes=128 * MIB, pids=32, disk_bytes=16 * MIB, timeout_s=10.0))
-"""One spec for every rollout, so that sandboxes can be made ahead of time."""
-_MOST_BYTES = 4096
+_EXPECTED = frozenset({"completed", "truncated"})
+"""Endings that need no explanation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +30,8 @@ class Collected:
     """Mean model replies of a counted rollout."""
     classes: Counter[str]
     """Rollouts by failure class, attempts that were retried included."""
+    failures: tuple[RolloutResult, ...] = ()
+    """Rollouts and attempts that ended in another way than completed or truncated."""
 
 
 class Collector:
@@ -56,16 +44,16 @@ class Collector:
         self._room = asyncio.Semaphore(config.rollouts.concurrency)
 
     async def collect(
-        self, step: int, problems: Sequence[Problem], on_done: Callable[[int, int], None]
+        self, step: int, works: Sequence[Work], on_done: Callable[[int, int], None]
     ) -> Collected:
-        """``group`` rollouts of each problem. ``on_done``: how many of how many have ended."""
+        """``group`` rollouts of each task. ``on_done``: how many of how many have ended."""
         group = self._config.rollouts.group
-        total, ended = len(problems) * group, 0
+        total, ended = len(works) * group, 0
 
-        async def one(number: int, problem: Problem, member: int) -> tuple[RolloutResult, list[Trajectory]]:
+        async def one(number: int, work: Work, member: int) -> tuple[RolloutResult, list[Trajectory]]:
             nonlocal ended
             async with self._room:
-                result = await self._roll(step, number, problem, member)
+                result = await self._roll(step, number, work, member)
                 trajectories = [
                     t for r in (*result.earlier, result) if (t := await self._read(r)) is not None
                 ]
@@ -74,12 +62,12 @@ class Collector:
             return result, trajectories
 
         async with asyncio.TaskGroup() as tasks:
-            work = [
-                tasks.create_task(one(number, problem, member))
-                for number, problem in enumerate(problems)
+            running = [
+                tasks.create_task(one(number, work, member))
+                for number, work in enumerate(works)
                 for member in range(group)
             ]
-        return _summed([task.result() for task in work])
+        return _summed([task.result() for task in running])
 
     async def acknowledge(self, trajectories: Sequence[Trajectory]) -> None:
         """Tell the proxy that these are safe: each is read exactly once."""
@@ -88,14 +76,14 @@ class Collector:
                 if trajectory.generation:
                     tasks.create_task(self._client.ack(trajectory.session_id, trajectory.generation))
 
-    async def _roll(self, step: int, number: int, problem: Problem, member: int) -> RolloutResult:
+    async def _roll(self, step: int, number: int, work: Work, member: int) -> RolloutResult:
         config = self._config
-        group_id = f"step{step:04d}-problem{number:02d}"
+        group_id = group_name(step, number)
         seed = ((config.seed * 100_003 + step) * 1009 + number) * 1009 + member
         return await run_with_retries(
             self._paddock,
-            task_of(problem, group_id, config),
-            grader_of(problem),
+            work.task,
+            work.grade,
             attempts=config.rollouts.attempts,
             group_id=group_id,
             rollout_id=f"{group_id}-rollout{member:02d}",
@@ -106,7 +94,7 @@ class Collector:
                 "max_tokens": config.tasks.max_tokens,
                 "seed": seed % (1 << 31),
             },
-            labels={"variant": problem.variant.value, "step": str(step)},
+            labels={**work.labels, "step": str(step)},
         )
 
     async def _read(self, result: RolloutResult) -> Trajectory | None:
@@ -155,48 +143,13 @@ class Collector:
 
 def _summed(done: Sequence[tuple[RolloutResult, list[Trajectory]]]) -> Collected:
     graded = [result for result, _ in done if result.reward is not None]
+    attempts = [r for result, _ in done for r in (*result.earlier, result)]
     count = max(len(graded), 1)
     return Collected(
         trajectories=tuple(t for _, trajectories in done for t in trajectories),
         reward=sum(r.reward or 0.0 for r in graded) / count,
         counted=len(graded),
         turns=sum(r.turns for r in graded) / count,
-        classes=Counter(r.failure_class.value for result, _ in done for r in (*result.earlier, result)),
+        classes=Counter(r.failure_class.value for r in attempts),
+        failures=tuple(r for r in attempts if r.failure_class.value not in _EXPECTED),
     )
-
-
-def task_of(problem: Problem, instance_id: str, config: LocalConfig) -> Task:
-    """The paddock's task of a problem."""
-    tasks = config.tasks
-    limits = TaskLimits(
-        max_turns=tasks.max_turns,
-        timeout_s=tasks.timeout_s,
-        max_tokens=tasks.max_tokens,
-        tool_timeout_s=5.0,
-        tool_output_bytes=512,
-    )
-    return Task(
-        instance_id=instance_id,
-        messages=tuple(ChatMessage(role, text) for role, text in messages_of(problem, tasks.protocol)),
-        files=problem.files,
-        grader=GraderOnly({"answer": problem.answer, "edited": problem.edited}),
-        limits=limits,
-        sandbox=SANDBOX,
-    )
-
-
-def grader_of(problem: Problem) -> Grader:
-    """1 for a solved problem, 0 for any other; a file is read from the sandbox as the agent left it."""
-
-    async def grade(view: GradeView) -> float:
-        files: dict[str, bytes] = {}
-        if problem.edited is not None:
-            name = problem.edited[0]
-            try:
-                path = f"{view.task.sandbox.workdir}/{name}"
-                files[name] = await view.sandbox.read(path, max_bytes=_MOST_BYTES)
-            except SandboxFileError:
-                return 0.0  # the agent removed it, or put something there that is no file
-        return float(is_right(problem, view.final_text or "", files))
-
-    return grade
