@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from dressage_sandbox import BubblewrapProvider, SandboxSpec
 from dressage_sandbox import reaper as reaping
+from dressage_sandbox import watch as watching
 from dressage_sandbox.owner import Owner, start_time
 from dressage_sandbox.owners import Record, Records
 from dressage_sandbox.reaper import Reaper, lock
@@ -259,6 +261,32 @@ def test_one_that_cannot_be_started_is_told_and_not_tried_at_every_create(
 def dead_owner() -> Owner:
     me = Owner.this_process()
     return Owner(me.pid, me.started + 1, me.boot)
+
+
+def test_where_the_folder_has_gone_meanwhile_there_is_nothing_to_watch_and_nothing_to_tell(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch(runtime_dir)
+    real = watching.subprocess.run
+
+    def later(*arguments: Any, **options: Any) -> Any:
+        runtime_dir.rmdir()
+        return real(*arguments, **options)
+
+    runtime_dir.mkdir(mode=0o700, exist_ok=True)
+    monkeypatch.setattr(watching.subprocess, "run", later)
+    watch.start()
+    assert not caplog.records
+
+
+def test_why_one_cannot_be_started_is_told_in_its_own_last_words(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watching, "_PROGRAM", "raise OSError('no room for a reaper')")
+    runtime_dir.mkdir(mode=0o700, exist_ok=True)
+    Watch(runtime_dir).start()
+    (record,) = caplog.records
+    assert record.getMessage().endswith("(OSError: no room for a reaper)")
 
 
 @pytest.mark.parametrize("pidfds", [True, False])

@@ -104,7 +104,9 @@ class Watch:
                     env={}, cwd="/", timeout=_START_S, check=True,
                 )  # fmt: skip
             except (OSError, subprocess.SubprocessError) as error:
-                self._give_up(str(error))
+                # An owner that could make no sandbox tidies up at once: then there is nothing to watch.
+                if self._folder.exists():
+                    self._give_up(_why(error))
                 return
         if done.stdout:
             _bury(int(done.stdout))
@@ -115,6 +117,16 @@ class Watch:
             "no reaper watches %s: should this process be killed, what it leaves is removed by the next one "
             "that starts, or by `dressage-sandbox pool reap` (%s)", self._folder, why,
         )  # fmt: skip
+
+
+def _why(error: Exception) -> str:
+    """In a line: the last that the program said, where it said something."""
+    if isinstance(error, subprocess.CalledProcessError):
+        said = error.stderr.decode(errors="replace").strip().splitlines() if error.stderr else []
+        return said[-1] if said else f"its program ended with {error.returncode}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it did not start within {_START_S:g} s"
+    return str(error)
 
 
 def _bury(pid: int) -> None:
