@@ -1,9 +1,16 @@
 """Text that agents put behind what was sampled, in the same assistant message."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from dressage_proxy.added import behind
+from dressage_proxy.canonical import message_key
 from dressage_proxy.engine.scripted import Output
 from dressage_segments import Origin
+from dressage_tito import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 STEP = 'Thought: look\nAction: shell\nAction Input: {"command": "ls"}'
 STOP = "\nObservation:"
@@ -164,3 +171,31 @@ async def test_a_template_that_wants_turns_to_alternate_has_it_in_one_message(ma
     await ask(rig, session, [user("q"), assistant(f"{STEP}{STOP} out"), user("go on")])
     assert f"{STEP}{STOP} out<|im_end|>" in codec.decode(rig.engine.requests[1].input_ids)
     assert np.sum([segment.trained_tokens for segment in (await rig.end(session)).segments]) > 0
+
+
+WORDS = st.lists(st.sampled_from(["look", " ", "\n", "é", "Obs", ":", "\t", "<b>"]), max_size=8).map("".join)
+
+
+@settings(max_examples=120, deadline=None)
+@given(said=WORDS, put=WORDS, stop=st.sampled_from(["", "Obs:", "\nObs:"]), ends=st.booleans())
+def test_a_turns_text_and_what_was_put_behind_it_are_the_message_again(codec, said, put, stop, ends):
+    ids = np.asarray(codec.encode_sample(said + stop + ("<|im_end|>" if ends else "")), np.int32)
+    told = said + stop
+    told = told[: told.rfind(stop)] if stop else told
+    turn = SimpleNamespace(
+        output_ids=ids, extra={}, finish_reason="stop" if ends or stop else "length",
+        sampling={"stop": [stop] if stop else []}, reply_key=message_key(Message("assistant", told)),
+    )  # fmt: skip
+    echo = said + stop + put
+    found = behind(codec, turn, Message("assistant", echo))
+    whole = (said + stop).strip()
+    if not whole:
+        assert found is None or echo.strip().startswith(told.strip())
+        return
+    if found is None:
+        rest = echo.strip()[len(whole) :]
+        assert ends, "only behind a closed turn may it be another message"
+        assert rest[0].isspace() is False
+        return
+    assert message_key(Message("assistant", found.told)) == turn.reply_key
+    assert (said + stop + found.text).strip() == echo.strip()
