@@ -79,3 +79,24 @@ def test_a_template_that_keeps_thinking_never_cuts(toy: ChatCodec, granted: Gran
     prefix = _prefix(toy, granted, "<think>\nr\n</think>\n\na<|im_end|>")
     assert toy.profile.thinking_in_history == "keeps"
     granted(toy.extend(prefix, USER, TOOLS, thinking="as-template"))
+
+
+@pytest.mark.parametrize("name", ["qwen3_6", "qwen3_8", "glm4_6", "deepseek_v3_1", "smollm3"])
+@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("reply", ["Hi", "<think>\nr\n</think>\n\nHi"])
+def test_what_one_call_says_of_thinking_is_as_good_as_what_all_say(
+    name: str, on: bool, reply: str, real_codec: Callable[[str], ChatCodec]
+) -> None:
+    """Agents turn thinking on and off with each request; the profile was inferred without."""
+    codec = real_codec(name)
+    arguments = {"enable_thinking": on}
+    plainly = codec.with_template_kwargs(arguments)
+    start = codec.start([Message("user", "q1")], template_kwargs=arguments)
+    assert isinstance(start, Encoded)
+    prefix = [*start.ids.tolist(), *codec.encode_sample(reply), *codec.profile.turn_close_ids[:1]]
+    found = codec.extend(prefix, USER, template_kwargs=arguments, thinking="as-template")
+    wanted = plainly.extend(prefix, USER, thinking="as-template")
+    assert isinstance(found, Encoded) == isinstance(wanted, Encoded), (found, wanted)
+    if isinstance(wanted, Encoded):
+        assert isinstance(found, Encoded)
+        assert found.ids.tolist() == wanted.ids.tolist()

@@ -201,11 +201,13 @@ class Renderer:
         return found
 
     def _thought(self, prompt: str, text: str, reply: Message, reasoning: str) -> str | None:
-        prefill = len(self.profile.generation_prompt) - len(self.profile.generation_header)
-        header = prompt[: len(prompt) - prefill]
-        if not text.startswith(header):
+        # What a prompt says of reasoning depends on the call's own arguments: the profile knows its header.
+        header = self.profile.generation_header
+        place = prompt.rfind(header)
+        end = place + len(header)
+        if place < 0 or not text.startswith(prompt[:end]):
             return None
-        turn = text[len(header) :]
+        turn = text[end:]
         if self.profile.reasoning_block not in REASONING_TAGS:
             return reasoning if reasoning in turn else ""
         closing = self.profile.reasoning_block[1].strip()
