@@ -81,6 +81,10 @@ def twice_spelled(pattern: str) -> Mapping[str, Any]:
             "so it does, and that shows after many digits only",
         ),
         (splitting("_{,3}"), "it may find nothing, and the tokenizer looks further from the next character"),
+        (
+            splitting("(?i:'ll\\p{Lu}+?)| ?\\p{L}+|\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+"),
+            "small letters are capitals here",
+        ),
         (splitting("\\h+"), "no escape that is known"),
         (splitting("[a-z&&[^b]]+"), "a class of classes"),
         (splitting("(?<=a)b"), "it looks behind"),

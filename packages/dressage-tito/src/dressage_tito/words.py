@@ -36,6 +36,8 @@ _ASCII = [chr(code) for code in range(128)]
 _SPACE = r"\t\n\x0b\x0c\r "
 """White space as Unicode has it; that of ``re`` has U+001C to U+001F too."""
 _GROUPS = ("(?:", "(?i:", "(?!", "(?=")
+_FOLDED_CLASS = re.compile(r"\(\?i:[^)]*(?:\(|\\p)")
+"""Whether a class of capitals has small letters there as well is each engine's own."""
 _TOLD_APART = "aZ1 .$'\n\r\t\x0b\x1c\0"
 """A character of each kind that such expressions know."""
 _MOST_TOLD = "as' 1\n."
@@ -145,6 +147,8 @@ def _ascii_only(pattern: str) -> str:
     made: list[str] = []
     rest = pattern
     inside = False
+    if _FOLDED_CLASS.search(pattern):
+        raise UnreadableError(pattern)
     while rest:
         taken, text = _escape(rest, inside) if rest[0] == "\\" else (1, rest[0])
         if rest[0] == "(" and not inside:
