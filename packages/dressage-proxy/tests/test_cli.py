@@ -10,6 +10,8 @@ import stat
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -246,6 +248,34 @@ def test_sigterm_lets_a_reply_in_the_making_finish(spawn, toy_folder, tmp_path):
         assert reply.text.endswith("data: [DONE]\n\n")
         assert json.loads(reply.text.split("\n\n")[0].removeprefix("data: "))["choices"]
     assert served.process.wait(20) == 0
+
+
+def test_a_second_signal_ends_the_drain_and_one_that_comes_right_after_is_the_same(
+    spawn, toy_folder, tmp_path
+):
+    engine = spawn("dressage_proxy.engine.scripted", "--port", "0", "--delay", "5")
+    served = spawn(
+        "dressage_proxy.cli", "serve", "--tokenizer", toy_folder, "--engine", engine.ready["url"],
+        "--store", tmp_path / "s", "--port", "0", "--drain", "60", DRESSAGE_CONTROL_KEY=KEY,
+    )  # fmt: skip
+    with control(served, KEY) as http, ThreadPoolExecutor(1) as threads:
+        session = http.post("/sessions", json={"instance_id": "i"}).json()["session_id"]
+        address = f"{served.ready['data_url']}/s/{session}/v1/chat/completions"
+        body = {"messages": [{"role": "user", "content": "hi"}]}
+        reply = threads.submit(httpx.post, address, json=body, timeout=20, trust_env=False)
+        while not http.get("/rollout").json()["in_flight"]:
+            time.sleep(0.02)
+        for _ in range(2):  # as a terminal and a wrapper pass on one Ctrl-C
+            served.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert served.process.poll() is None
+        assert http.get("/rollout").json()["in_flight"] == 1
+        assert http.post("/sessions", json={"instance_id": "i"}).status_code == 503
+        served.process.send_signal(signal.SIGTERM)
+        refused = reply.result(10)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+    assert served.process.wait(10) == 0
 
 
 @pytest.mark.parametrize("given", [None, "a-key-that-a-file-holds"])

@@ -53,6 +53,23 @@ async def test_get_tells_state_steps_branches_and_tokens(rig):
     await rig.end(session)
     state = (await rig.http.get(path)).json()
     assert (state["state"], state["steps"], state["generation"]) == ("finalized", 2, 1)
+    assert state["branches"] == {"main": 1, "subagent": 1}, "an end takes nothing away"
+
+
+async def test_what_may_be_left_out_may_be_null(rig):
+    names = ("group_id", "rollout_id", "sampling", "limits", "labels", "thinking")
+    session = await rig.open(**dict.fromkeys(names))
+    await rig.chat(session, "hi")
+    body = {"outcome": None, "failure_class": None}
+    assert (await rig.http.post(f"/sessions/{session}/finalize", json=body)).json()["segments"] == 1
+    assert rig.store.read(session).segments[0].failure_class == "completed"
+
+
+async def test_a_proxy_that_is_being_stopped_opens_no_session(rig):
+    await rig.proxy.drain()
+    reply = await rig.http.post("/sessions", json={"instance_id": "i"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "draining")
+    assert reply.headers["retry-after"]
 
 
 async def test_a_call_in_the_making_is_in_flight(rig):

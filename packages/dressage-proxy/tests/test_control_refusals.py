@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from dressage_proxy import Proxy, ProxyConfig
+from dressage_proxy import Limits, Proxy, ProxyConfig, Sampling
 from dressage_proxy.app import CombinedApp
 from dressage_store import FilesStore
 
@@ -74,6 +74,13 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_told_how(rig):
 
 
 BAD = [
+    *[
+        ("/sessions", {"instance_id": "i", group: {name: wrong}}, f"{group}.{name}")
+        for group, model in (("sampling", Sampling), ("limits", Limits))
+        for name in model.model_fields
+        if name != "stop"
+        for wrong in (True, "1", [1])
+    ],
     ("/sessions", {}, "instance_id"),
     ("/sessions", {"instance_id": ""}, "instance_id"),
     ("/sessions", {"instance_id": "x" * 513}, "instance_id"),
@@ -87,6 +94,10 @@ BAD = [
     ("/sessions/x/ack", {}, "generation"),
     ("/sessions/x/ack", {"generation": 0}, "generation"),
     ("/rollout/pause", {"timeout_s": -1}, "timeout_s"),
+    ("/rollout/pause", {"timeout_s": "1"}, "timeout_s"),
+    ("/rollout/pause", {"timeout_s": True}, "timeout_s"),
+    ("/rollout/pause", {"force": 1}, "force"),
+    ("/rollout/pause", {"force": "yes"}, "force"),
     ("/rollout/resume", {}, "version"),
     ("/rollout/resume", {"version": -1}, "version"),
     ("/rollout/resume", {"version": "three"}, "version"),

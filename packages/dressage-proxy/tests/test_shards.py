@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 import time
 
 import httpx
@@ -130,7 +131,7 @@ async def test_a_peer_that_is_away_for_long_is_told_as_unavailable(tmp_path, mon
         sent.append(message)
 
     receive.first = True
-    peer = Peer(tmp_path / "nobody.sock")
+    peer = Peer(tmp_path / "nobody.sock", 1024)
     await peer.forward({"method": "GET", "path": "/s/a", "headers": []}, receive, send)
     await peer.close()
     assert sent[0]["status"] == 503
@@ -235,6 +236,101 @@ def test_one_address_and_one_connection_serve_every_session_and_both_planes(spaw
         assert http.get("/rollout").json()["state"] == "running"
     served.http.close()
     assert served.process.stop() == 0
+
+
+def test_planes_on_two_ports_are_apart_and_answer_as_one_process_does(spawn, toy_folder, tmp_path):
+    engine = spawn("dressage_proxy.engine.scripted").ready["url"]
+    served = Served(spawn, toy_folder, tmp_path / "store", engine, "--control-port", "0")
+    data, control = served.ready["data_url"], served.ready["control_url"]
+    sessions = served.open(2)
+    calls = [
+        ("POST", "/sessions"), ("GET", f"/sessions/{sessions[0]}"), ("GET", "/rollout"), ("GET", "/metrics"),
+        ("POST", f"/sessions/{sessions[1]}/finalize"), ("GET", "/ready"), ("GET", "/health"),
+    ]  # fmt: skip
+    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+    with httpx.Client(base_url=data, headers=AUTH, limits=limits, trust_env=False, timeout=20) as http:
+        for session in sessions:  # on a connection that names no session first, and on one that does
+            for method, path in calls:
+                assert http.request(method, path, json={"instance_id": "i"}).status_code == 404, path
+            text_of(served.chat(session, "hi", http=http))
+    for session in sessions:
+        reply = served.http.post(f"/s/{session}/v1/chat/completions", json={})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_route")
+        assert served.http.get(f"/sessions/{session}").json()["state"] == "open"
+    ready = served.http.get("/ready").json()
+    assert (ready["ready"], ready["engines"], ready["warnings"]) == (True, {engine: True}, [])
+    assert (ready["store_writable"], ready["draining"], len(ready["shards"])) == (True, False, 2)
+    reply = served.http.get("/rollout")
+    assert len(reply.headers.get_list("date")) == 1
+    assert httpx.get(f"{control}/rollout", trust_env=False).status_code == 401
+    os.kill(served.ready["shards"][0], signal.SIGSTOP)
+    started = time.monotonic()
+    assert served.http.get("/health").status_code == 200, "one shard is no reason to end them all"
+    assert time.monotonic() - started < 1
+    os.kill(served.ready["shards"][0], signal.SIGCONT)
+    served.http.close()
+    assert served.process.stop() == 0
+
+
+def asked_in_another_thread(served, session):
+    """A chat whose reply is in the making."""
+    replies = []
+
+    def ask():
+        with httpx.Client(timeout=20, trust_env=False) as http:
+            replies.append(served.chat(session, "hi", http=http))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not served.http.get("/rollout").json()["in_flight"]:
+        time.sleep(0.02)
+    return thread, replies
+
+
+@pytest.mark.alone
+def test_what_is_asked_during_the_drain_is_told_to_come_again_and_a_second_signal_ends_it(
+    spawn, toy_folder, tmp_path
+):
+    engine = spawn("dressage_proxy.engine.scripted", "--delay", "5").ready["url"]
+    served = Served(spawn, toy_folder, tmp_path / "store", engine, "--drain", "60")
+    (busy,) = served.open(1)
+    thread, replies = asked_in_another_thread(served, busy)
+    served.process.process.terminate()
+    with httpx.Client(
+        base_url=served.ready["control_url"], headers=AUTH, trust_env=False, timeout=20
+    ) as http:
+        while (ready := http.get("/ready")).is_success:
+            time.sleep(0.02)
+        assert (ready.status_code, ready.json()["draining"]) == (503, True)
+        for reply in (
+            served.chat(busy, "else", http=http),
+            http.post("/sessions", json={"instance_id": "i"}),
+        ):
+            assert reply.status_code == 503
+            assert reply.headers["retry-after"]
+    time.sleep(0.3)
+    served.process.process.terminate()
+    assert served.process.process.wait(10) == 0
+    thread.join(10)
+    assert [reply.status_code for reply in replies] == [503]
+    served.http.close()
+
+
+@pytest.mark.alone
+def test_after_the_parent_was_killed_the_command_starts_again_at_once(spawn, toy_folder, tmp_path):
+    """What its shards were doing keeps them no longer: they hold the stores."""
+    engine = spawn("dressage_proxy.engine.scripted", "--delay", "5").ready["url"]
+    served = Served(spawn, toy_folder, tmp_path / "store", engine, "--drain", "60")
+    (session,) = served.open(1)
+    thread, replies = asked_in_another_thread(served, session)
+    served.process.process.kill()
+    again = Served(spawn, toy_folder, tmp_path / "store", engine)
+    assert again.http.get(f"/sessions/{session}").json()["state"] == "open"
+    thread.join(10)
+    assert [reply.status_code for reply in replies] == [503]
+    for one in (served, again):
+        one.http.close()
+    assert again.process.stop() == 0
 
 
 def test_a_shard_that_cannot_start_ends_the_command(spawn, toy_folder, tmp_path):

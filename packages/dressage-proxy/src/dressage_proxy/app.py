@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dressage_store import StoreError
 from dressage_tito import ChatCodec
@@ -16,6 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from dressage_proxy.asgi import Receive, Scope, Send
 from dressage_proxy.committing import Committer
@@ -24,8 +27,9 @@ from dressage_proxy.control import control_router, health_router
 from dressage_proxy.controller import Controller
 from dressage_proxy.dataplane import DataPlane
 from dressage_proxy.engine.pool import EnginePool
-from dressage_proxy.errors import RequestError
+from dressage_proxy.errors import RequestError, UnauthorizedError
 from dressage_proxy.generation import Generator
+from dressage_proxy.guard import CHALLENGE, Guard
 from dressage_proxy.hooks import Hooks, ToolHook
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
@@ -33,6 +37,8 @@ from dressage_proxy.sessions import Sessions
 from dressage_proxy.store import Store
 
 _EXPIRE_EVERY_S = 5.0
+_FOREIGN = "HTTPValidationError"
+_METHODS = ("DELETE", "GET", "HEAD", "POST")
 log = logging.getLogger("dressage.proxy")
 
 
@@ -78,11 +84,24 @@ class Proxy:
         if resumed:
             log.info("resumed %d sessions", resumed)
 
-    async def drain(self) -> None:
-        """Take nothing new and let replies in the making end, for as long as the configuration allows."""
-        aborted = await self.pipeline.drain(self.config.drain_s)
+    async def drain(self, at_once: asyncio.Event | None = None) -> None:
+        """Take nothing new and let replies in the making end, for as long as the configuration allows, or
+        until ``at_once`` is set."""
+        patient = asyncio.create_task(self.pipeline.drain(self.config.drain_s))
+        hurried = asyncio.create_task((at_once or asyncio.Event()).wait())
+        try:
+            await asyncio.wait({patient, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            aborted = patient.result() if patient.done() else await self._drain_now(patient)
+        finally:
+            hurried.cancel()
+            patient.cancel()
         if aborted:
             log.warning("%d replies were still in the making at the end: they were aborted", aborted)
+
+    async def _drain_now(self, patient: asyncio.Task[int]) -> int:
+        patient.cancel()
+        await asyncio.gather(patient, return_exceptions=True)
+        return await self.pipeline.drain(0)
 
     async def close(self) -> None:
         """Close the engine pools; the store is its owner's."""
@@ -94,7 +113,10 @@ class Proxy:
 
     def control_app(self, base_url: str) -> FastAPI:
         """The control plane alone; ``base_url`` is the data plane's address, given out by ``open``."""
-        app = FastAPI(title="dressage-proxy control plane", docs_url=None, redoc_url=None)
+        app = _ControlApp(
+            title="dressage-proxy control plane", docs_url=None, redoc_url=None, redirect_slashes=False
+        )
+        app.add_middleware(Guard, key=self.config.control_key, max_body_bytes=self.config.max_body_bytes)
         app.include_router(
             control_router(self.config, self.sessions, self.pipeline, self.controller, self.metrics, base_url)
         )
@@ -110,6 +132,21 @@ class Proxy:
     def app(self, base_url: str) -> CombinedApp:
         """Both planes on one address."""
         return CombinedApp(self.data_app(), self.control_app(base_url))
+
+
+class _ControlApp(FastAPI):
+    """Its description names the refusals that there are, and not those that FastAPI would make."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI description."""
+        if self.openapi_schema is None:
+            described = super().openapi()
+            for operation in (each for path in described["paths"].values() for each in path.values()):
+                if _FOREIGN in json.dumps(operation["responses"].get("422", {})):
+                    del operation["responses"]["422"]
+            for name in (_FOREIGN, "ValidationError"):
+                described["components"]["schemas"].pop(name, None)
+        return super().openapi()
 
 
 class CombinedApp:
@@ -163,7 +200,9 @@ def _error(code: str, message: str, field: str | None, fix: str | None) -> dict[
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestError)
-    headers = {} if error.retry_after_s is None else {"Retry-After": str(int(error.retry_after_s))}
+    headers = CHALLENGE if isinstance(error, UnauthorizedError) else {}
+    if error.retry_after_s is not None:
+        headers = {**headers, "Retry-After": str(int(error.retry_after_s))}
     body = _error(error.code, error.message, error.field, error.fix)
     return JSONResponse(body, error.status, headers)
 
@@ -185,7 +224,18 @@ async def _plain(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
     code = {404: "unknown_route", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    return JSONResponse(_error(code, message, None, None), error.status_code)
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else None  # RFC 9110, 15.5.6
+    return JSONResponse(_error(code, message, None, None), error.status_code, headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of a path, over all its routes."""
+    full = [
+        method
+        for method in _METHODS
+        if any(r.matches({**request.scope, "method": method})[0] is Match.FULL for r in request.app.routes)
+    ]
+    return ", ".join(full)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

@@ -24,7 +24,7 @@ from dressage_proxy.errors import ConfigError, RouterError
 from dressage_proxy.hooks import load_hooks
 from dressage_proxy.logs import configure_logs
 from dressage_proxy.options import KEY_FILE, KEY_VARIABLE
-from dressage_proxy.serving import http_server, serving, settle_garbage_collector, stop_event
+from dressage_proxy.serving import http_server, serving, settle_garbage_collector, stop_at_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,7 +136,7 @@ def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         given, key_file = options.given_key(args)
         key = given or secrets.token_urlsafe(32)
         _log(args, key)
-        options.config(args, key)  # said here, once, and not by every shard
+        config = options.config(args, key)  # said here, once, and not by every shard
         load_hooks(args.tool_hook)
         options.check_shards(args.store, args.shards)
         if given is None:
@@ -146,7 +146,7 @@ def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         command = own_command([*arguments, "--shard-base-url", str(ready["data_url"])])
 
         async def serve() -> None:
-            await Supervisor(args.shards, folder, command, KEY_VARIABLE, key).serve(data, control, ready)
+            await Supervisor(config, folder, command, KEY_VARIABLE).serve(data, control, ready)
 
         _run(serve())
     return 0
@@ -157,7 +157,8 @@ def _serve_shard(args: argparse.Namespace) -> int:
 
     config = options.config(args, os.environ[KEY_VARIABLE])
     codec = options.codec(args)
-    place = ShardPlace(args.shard_index, args.shards, args.shard_folder, args.shard_channel)
+    apart = args.control_port is not None
+    place = ShardPlace(args.shard_index, args.shards, args.shard_folder, apart, args.shard_channel)
     with options.store(args, config.store) as store:
         proxy = Proxy.build(config, store, codec, load_hooks(args.tool_hook))
         _run(serve_shard(proxy, place, args.shard_base_url, json.loads(args.shard_state)))
@@ -188,7 +189,7 @@ def _ready(
 async def _one(
     proxy: Proxy, data: socket.socket, control: socket.socket | None, ready: dict[str, object]
 ) -> None:
-    """Serve one process until SIGTERM or SIGINT."""
+    """Serve one process until SIGTERM or SIGINT; a second one ends the drain."""
     data_url = str(ready["data_url"])
     async with running(proxy):
         if control is None:
@@ -198,11 +199,11 @@ async def _one(
                 (http_server(CombinedApp(proxy.data_app(), None)), data),
                 (http_server(proxy.control_app(data_url)), control),
             ]
-        stop = stop_event()
+        stop = stop_at_signals()
         async with serving(servers):
             print(json.dumps(ready), flush=True)
-            await stop.wait()
-            await proxy.drain()
+            await stop.asked.wait()
+            await proxy.drain(stop.at_once)
 
 
 def _run(serve: Coroutine[Any, Any, None]) -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    field_validator,
+    model_validator,
+)
 
 from dressage_proxy.engine.choose import Choice
 from dressage_proxy.engine.experts import ExpertsShape
@@ -30,6 +38,11 @@ def _storable(value: _V) -> _V:
 
 Storable = Annotated[_V, AfterValidator(_storable)]
 """A value that the turn log can keep: finite numbers, whole characters."""
+
+
+_Float = Annotated[float, Strict()]
+_Int = Annotated[int, Strict()]
+"""What comes over the wire is taken as it is: true is no 1, and "1" is no number."""
 
 
 class ProxyConfig(BaseModel):
@@ -132,17 +145,17 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = None
+    temperature: _Float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    top_p: _Float | None = Field(default=None, gt=0, le=1)
+    top_k: _Int | None = None
     """-1 for all, else at least 1."""
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
+    min_p: _Float | None = Field(default=None, ge=0, le=1)
+    max_tokens: _Int | None = Field(default=None, ge=1)
     stop: Storable[tuple[Annotated[str, Field(min_length=1)], ...] | None] = None
-    seed: int | None = Field(default=None, ge=-_INT64 - 1, le=_INT64)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    seed: _Int | None = Field(default=None, ge=-_INT64 - 1, le=_INT64)
+    frequency_penalty: _Float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: _Float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: _Float | None = Field(default=None, gt=0, le=2)
 
     @field_validator("top_k")
     @classmethod
@@ -157,11 +170,11 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    context_window: int | None = Field(default=None, ge=16)
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    max_steps: int | None = Field(default=None, ge=1)
+    context_window: _Int | None = Field(default=None, ge=16)
+    max_output_tokens: _Int | None = Field(default=None, ge=1)
+    max_steps: _Int | None = Field(default=None, ge=1)
     """Committed turns."""
-    max_total_tokens: int | None = Field(default=None, ge=1)
+    max_total_tokens: _Int | None = Field(default=None, ge=1)
     """Sampled tokens over the whole session."""
-    idle_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_version_switches: int | None = Field(default=None, ge=0)
+    idle_timeout_s: _Float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_version_switches: _Int | None = Field(default=None, ge=0)

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from dressage_proxy.asgi import GONE
 
 _GC_YOUNG = 20_000
 _GRACE_S = 10
+_SAME_WISH_S = 0.3
 
 
 class OneWrite:
@@ -126,17 +127,33 @@ async def serving(servers: Sequence[tuple[Server, socket.socket]]) -> AsyncItera
         await asyncio.gather(*tasks)
 
 
-def stop_event() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on."""
-    stop = asyncio.Event()
-    on_signals(stop.set)
-    return stop
+class Stop:
+    """What a process was told about its end. Used from one event loop."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        """To stop, once what is being done is done."""
+        self.at_once = asyncio.Event()
+        """Not to wait for that."""
+        self._asked_at = 0.0
+
+    def ask(self) -> None:
+        """Stop; asked again: at once. What comes right after is the same wish: a terminal and the program
+        that started this one each pass one Ctrl-C on."""
+        now = asyncio.get_running_loop().time()
+        if not self.asked.is_set():
+            self._asked_at = now
+            self.asked.set()
+        elif now - self._asked_at > _SAME_WISH_S:
+            self.at_once.set()
 
 
-def on_signals(call: Callable[[], Any]) -> None:
-    """Call it at SIGTERM and SIGINT."""
+def stop_at_signals() -> Stop:
+    """Asked by SIGTERM and SIGINT from now on."""
+    stop = Stop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, call)
+        asyncio.get_running_loop().add_signal_handler(name, stop.ask)
+    return stop
 
 
 def settle_garbage_collector() -> None:

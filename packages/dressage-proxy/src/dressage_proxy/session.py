@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -39,6 +40,8 @@ class Summary:
     sampled_tokens: int
     trained_tokens: int
     lost_tokens: Mapping[str, int]
+    branches: Mapping[str, int]
+    """How many of each kind."""
     expired: bool = False
     """It ended by itself, since nobody used it."""
 
@@ -84,6 +87,12 @@ class Session:
     def id(self) -> str:
         """The unguessable session id."""
         return self.info.session_id
+
+    @property
+    def branches(self) -> Mapping[str, int]:
+        """How many branches of each kind its tree has, each seen at its end."""
+        ends = (turn for turn in self.tree.turns if not self.tree.children(turn.index))
+        return dict(Counter(turn.kind.value for turn in ends))
 
     def wire_id(self) -> str:
         """A new tool-call id, unique in the session and alphanumeric: agents strip other characters."""

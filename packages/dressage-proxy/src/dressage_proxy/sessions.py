@@ -75,7 +75,17 @@ class Sessions:
         labels: Mapping[str, str],
         thinking: ThinkingPolicy = "keep",
     ) -> Session:
-        """A new session under an unguessable id; ``info.session_id`` is ignored. Logged before it returns."""
+        """A new session under an unguessable id; ``info.session_id`` is ignored. Logged before it returns.
+
+        Raises RequestError while the proxy is full or being stopped."""
+        if self._pipeline.draining:  # it would take no call
+            raise RequestError(
+                "the proxy is being stopped",
+                code="draining",
+                status=503,
+                fix="ask again once it runs",
+                retry_after_s=1,
+            )
         if len(self._sessions) >= self._config.max_sessions:
             raise RequestError(
                 f"{len(self._sessions)} sessions are open, the limit is {self._config.max_sessions}",
@@ -159,6 +169,7 @@ class Sessions:
             trajectory.sampled_tokens,
             trajectory.trained_tokens,
             trajectory.lost_tokens,
+            session.branches,
             trajectory.outcome.get(_EXPIRED) is True,
         )
         session.state = State.FINALIZED

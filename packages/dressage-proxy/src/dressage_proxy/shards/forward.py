@@ -11,9 +11,13 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from dressage_proxy.asgi import Receive, Scope, Send
+from dressage_proxy.asgi import Receive, Scope, Send, send_reply
 
 _HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"trailer"))
+_ASKED = _HOP | {b"content-length", b"expect"}
+"""The body is sent as what was read of it."""
+_SAID = _HOP | {b"date"}
+"""The server here says its own."""
 _PATIENCE_S = 20.0
 """How long a request waits for a shard that restarts, before it is told to come again."""
 _POLL_S = 0.1
@@ -32,9 +36,15 @@ class Answer:
 class Peer:
     """Another process, by the path of its Unix socket. Used from one event loop."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_body_bytes: int) -> None:
         self._path = path
+        self._max_body_bytes = max_body_bytes
         self._session: aiohttp.ClientSession | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """It ended and does not start again: nobody waits for it any more."""
+        self._ended = True
 
     async def close(self) -> None:
         """Close the connections."""
@@ -43,13 +53,19 @@ class Peer:
             self._session = None
 
     async def ask(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        patience_s: float | None = None,
     ) -> Answer:
         """A request that may be made again, its answer read whole; a peer that restarts is waited for.
 
         Raises OSError or aiohttp.ClientError where no answer comes.
         """
-        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        patience_s = _PATIENCE_S if patience_s is None else patience_s
+        deadline = asyncio.get_running_loop().time() + patience_s
         while True:
             try:
                 async with self._opened().request(
@@ -57,14 +73,15 @@ class Peer:
                 ) as response:
                     return Answer(response.status, dict(response.headers), await response.read())
             except (aiohttp.ClientError, OSError):
-                if asyncio.get_running_loop().time() > deadline:
+                if self._ended or asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(_POLL_S)
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass an ASGI request on and its answer back, piece by piece as it comes. A client that leaves ends
-        the request at the peer too; a peer that is away for long is a 503 that says when to come again."""
-        body = await _body(receive)
+        the request at the peer too; a peer that is away for long is a 503 that says when to come again. A
+        body that is too large is cut one byte after what the peer takes: it refuses it in its own words."""
+        body = await _body(receive, self._max_body_bytes)
         if body is None:
             return
         work = asyncio.create_task(self._passed(scope, body, send))
@@ -83,11 +100,11 @@ class Peer:
         query = scope.get("query_string", b"")
         raw = scope.get("raw_path") or scope["path"].encode()
         url = "http://peer" + raw.decode("latin-1") + ("?" + query.decode("latin-1") if query else "")
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _HOP]
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _ASKED]
         started = False
         try:
             async with await self._connected(scope["method"], url, headers, body) as response:
-                kept = [(n.lower(), v) for n, v in response.raw_headers if n.lower() not in _HOP]
+                kept = [(n.lower(), v) for n, v in response.raw_headers if n.lower() not in _SAID]
                 await send({"type": "http.response.start", "status": response.status, "headers": kept})
                 started = True
                 async for piece in response.content.iter_any():
@@ -96,7 +113,8 @@ class Peer:
         except (aiohttp.ClientError, OSError):
             if started:
                 raise  # the connection breaks off, as the peer's did
-            await refuse(send, 503, "shard_unavailable", "the session's process restarts: ask again")
+            message = "the session's process restarts: ask again"
+            await refuse(scope, send, 503, "shard_unavailable", message)
 
     async def _connected(
         self, method: str, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
@@ -110,7 +128,7 @@ class Peer:
                     method, url, data=body or None, headers=text, allow_redirects=False
                 )
             except _UNSENT:
-                if asyncio.get_running_loop().time() > deadline:
+                if self._ended or asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(_POLL_S)
 
@@ -126,26 +144,28 @@ class Peer:
         return self._session
 
 
-async def refuse(send: Send, status: int, code: str, message: str) -> None:
-    """An error in a shape that every dialect's clients read."""
-    error = {"type": "api_error", "code": code, "message": message}
-    body = orjson.dumps({"type": "error", "error": error})
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if status in (429, 503):
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def refuse(scope: Scope, send: Send, status: int, code: str, message: str) -> None:
+    """An error in the control plane's shape, or for model calls in one that every dialect's clients read."""
+    error = {"code": code, "message": message}
+    body: dict[str, object] = {"error": error}
+    if scope["path"].startswith("/s/"):
+        body = {"type": "error", "error": {"type": "api_error", **error}}
+    later = [(b"retry-after", b"1")] if status in (429, 503) else []
+    await send_reply(send, status, orjson.dumps(body), later)
 
 
-async def _body(receive: Receive) -> bytes | None:
+async def _body(receive: Receive, limit: int) -> bytes | None:
     parts: list[bytes] = []
-    while True:
+    size = 0
+    while size <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         parts.append(message.get("body", b""))
+        size += len(parts[-1])
         if not message.get("more_body"):
-            return b"".join(parts)
+            break
+    return b"".join(parts)[: limit + 1]
 
 
 async def _gone(receive: Receive) -> None:

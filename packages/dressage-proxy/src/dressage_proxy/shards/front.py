@@ -11,10 +11,14 @@ import aiohttp
 import orjson
 
 from dressage_proxy.asgi import Receive, Scope, Send
+from dressage_proxy.control_bodies import merged_ready
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Answer, Peer, refuse
 
+_PROBES = ("/health", "/ready")
+_PROBE_PATIENCE_S = 2.0
+"""How long a shard that restarts is waited for by those who ask with little patience: probes, scrapers."""
 _Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
 
 
@@ -32,6 +36,7 @@ class Front:
             ("GET", "/rollout"): self._rollout,
             ("GET", "/metrics"): self._metrics,
             ("GET", "/ready"): self._ready,
+            ("GET", "/health"): self._health,
         }
 
     @property
@@ -44,7 +49,8 @@ class Front:
         """ASGI."""
         if scope["type"] != "http":
             return
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        probe = scope["method"] == "HEAD" and scope["path"] in _PROBES
+        method = "GET" if probe else scope["method"]
         handler = self._all.get((method, scope["path"]))
         if handler is not None:
             body = await _whole(receive)
@@ -65,14 +71,16 @@ class Front:
         answers = await self._answers(scope, body)
         for answer in answers:
             if answer is None:
-                await refuse(send, 503, "shard_unavailable", "a shard restarts: ask again")
+                await refuse(scope, send, 503, "shard_unavailable", "a shard restarts: ask again")
                 return None
             if answer.status != 200:
                 await _send(send, answer.status, answer.body, answer.headers)
                 return None
         return [orjson.loads(answer.body) for answer in answers if answer is not None]
 
-    async def _answers(self, scope: Scope, body: bytes) -> list[Answer | None]:
+    async def _answers(
+        self, scope: Scope, body: bytes, patience_s: float | None = None
+    ) -> list[Answer | None]:
         names = {b"authorization", b"content-type"}
         headers = {
             name.decode("latin-1"): value.decode("latin-1")
@@ -82,7 +90,7 @@ class Front:
 
         async def ask(peer: Peer) -> Answer | None:
             try:
-                return await peer.ask(scope["method"], scope["path"], body, headers)
+                return await peer.ask(scope["method"], scope["path"], body, headers, patience_s)
             except (aiohttp.ClientError, OSError):
                 return None
 
@@ -126,13 +134,16 @@ class Front:
             await _send(send, 200, orjson.dumps(_sum(answers)))
 
     async def _ready(self, scope: Scope, body: bytes, send: Send) -> None:
-        answers = await self._answers(scope, body)
-        states = [orjson.loads(answer.body) if answer is not None else None for answer in answers]
-        good = all(state is not None and state["ready"] for state in states)
-        await _send(send, 200 if good else 503, orjson.dumps({"ready": good, "shards": states}))
+        answers = await self._answers(scope, body, _PROBE_PATIENCE_S)
+        reply = merged_ready(orjson.loads(answer.body) if answer is not None else None for answer in answers)
+        await _send(send, 200 if reply["ready"] else 503, orjson.dumps(reply))
+
+    async def _health(self, scope: Scope, body: bytes, send: Send) -> None:
+        """This process answers: a shard that starts again is no reason to end all."""
+        await _send(send, 200, b'{"status":"ok"}')
 
     async def _metrics(self, scope: Scope, body: bytes, send: Send) -> None:
-        answers = await self._answers(scope, body)
+        answers = await self._answers(scope, body, _PROBE_PATIENCE_S)
         refused = next((answer for answer in answers if answer is not None and answer.status != 200), None)
         if refused is not None:
             await _send(send, refused.status, refused.body, refused.headers)

@@ -13,13 +13,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from dressage_proxy.asgi import Receive, Scope, Send, send_reply
+from dressage_proxy.config import ProxyConfig
 from dressage_proxy.errors import ConfigError
-from dressage_proxy.serving import Server, http_server, serving, stop_event
+from dressage_proxy.guard import Guard
+from dressage_proxy.serving import Server, Stop, http_server, serving, stop_at_signals
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.forward import Peer
 from dressage_proxy.shards.front import Front
-from dressage_proxy.shards.worker import FRONT
+from dressage_proxy.shards.worker import AT_ONCE, FRONT
 
 _BACKOFF_S = 0.2
 _BACKOFF_CAP_S = 10.0
@@ -27,6 +32,7 @@ _STEADY_S = 30.0
 """A shard that ran so long starts again at once."""
 _HANDOVER_S = 20.0
 _STOP_S = 30.0
+"""What a shard may take to end, on top of its drain."""
 log = logging.getLogger("dressage.proxy")
 
 
@@ -58,6 +64,8 @@ class Shard:
         """Give a connection to the process, once it is there. Raises TimeoutError or OSError."""
         async with asyncio.timeout(_HANDOVER_S):
             while True:
+                if self._stopping and self.pid is None:
+                    raise ConnectionAbortedError(f"shard {self.index} has ended")
                 await self._up.wait()
                 assert self._channel is not None
                 try:
@@ -113,8 +121,9 @@ class Shard:
         self._up.set()
         return True
 
-    async def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that takes too long."""
+    async def stop(self, drain_s: float) -> None:
+        """SIGTERM, and SIGKILL if it takes longer than its drain may. Until it has ended it goes on to take
+        connections: they are told to come again."""
         self._stopping = True
         process = self._process
         if process is None or process.returncode is not None:
@@ -122,26 +131,36 @@ class Shard:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(_STOP_S):
+            async with asyncio.timeout(drain_s + _STOP_S):
                 await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()
 
+    def hurry(self) -> None:
+        """Let it not wait for what it does."""
+        if self._channel is not None:
+            with contextlib.suppress(OSError):  # it has ended, or takes connections: it will know by then
+                self._channel.send(AT_ONCE)
+
 
 class Supervisor:
-    """All shards and the front, over a listening socket for the data plane and one for control, if apart."""
+    """All shards and the front, over a listening socket for the data plane and one for control, if apart.
 
-    def __init__(
-        self, count: int, folder: Path, command: Sequence[str], key_variable: str, control_key: str
-    ) -> None:
+    ``config`` is the configuration that every shard has, but for its own place.
+    """
+
+    def __init__(self, config: ProxyConfig, folder: Path, command: Sequence[str], key_variable: str) -> None:
         self._folder = folder
-        peers = [Peer(folder / f"{index}.sock") for index in range(count)]
-        self._peers = peers
-        self.front = Front(peers)
-        environment = {**os.environ, key_variable: control_key}
+        self._drain_s = config.drain_s
+        self._peers = [
+            Peer(folder / f"{index}.sock", config.max_body_bytes) for index in range(config.shards)
+        ]
+        self.front = Front(self._peers)
+        self._guarded = Guard(self.front, config.control_key, config.max_body_bytes)
+        environment = {**os.environ, key_variable: config.control_key}
         command = [*command, "--shard-folder", str(folder)]
-        self.shards = [Shard(index, command, environment, self._state) for index in range(count)]
+        self.shards = [Shard(index, command, environment, self._state) for index in range(config.shards)]
 
     def _state(self) -> str:
         return self.front.state
@@ -149,33 +168,51 @@ class Supervisor:
     async def serve(
         self, data: socket.socket, control: socket.socket | None, ready: dict[str, object]
     ) -> None:
-        """Until SIGTERM or SIGINT. Prints ``ready`` as a JSON line once every shard is up."""
-        stop = stop_event()
-        server = http_server(self.front)
+        """Until SIGTERM or SIGINT; a second one ends the drain. Prints ``ready`` as a JSON line once every
+        shard is up."""
+        stop = stop_at_signals()
+        server = http_server(self._guarded)
         server.config.load()
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         inner.bind(str(self._folder / FRONT))
         inner.listen(2048)
         servers: list[tuple[Server, socket.socket]] = [(server, inner)]
         if control is not None:
-            servers.append((http_server(self.front), control))
+            servers.append((http_server(_ControlAlone(self._guarded)), control))
         kept = [asyncio.create_task(shard.keep()) for shard in self.shards]
         try:
             async with serving(servers):
                 await self._all_up(kept, stop)
-                if not stop.is_set():
-                    await self._serve(data, server, control is None, ready, stop)
+                if not stop.asked.is_set():
+                    await self._serve(data, None if control is not None else server, ready, stop)
+                await self._end_shards(stop)
         finally:
-            await asyncio.gather(*(shard.stop() for shard in self.shards))
+            await self._end_shards(stop)
             for task in kept:
                 task.cancel()
             await asyncio.gather(*kept, return_exceptions=True)
             for peer in self._peers:
                 await peer.close()
 
-    async def _all_up(self, kept: Sequence[asyncio.Task[None]], stop: asyncio.Event) -> None:
+    async def _end_shards(self, stop: Stop) -> None:
+        hurried = asyncio.create_task(self._hurry(stop))
+        try:
+            await asyncio.gather(*map(self._end, self.shards, self._peers))
+        finally:
+            hurried.cancel()
+
+    async def _end(self, shard: Shard, peer: Peer) -> None:
+        await shard.stop(self._drain_s)
+        peer.end()
+
+    async def _hurry(self, stop: Stop) -> None:
+        await stop.at_once.wait()
+        for shard in self.shards:
+            shard.hurry()
+
+    async def _all_up(self, kept: Sequence[asyncio.Task[None]], stop: Stop) -> None:
         up = asyncio.gather(*(shard.wait_up() for shard in self.shards))
-        stopped = asyncio.create_task(stop.wait())
+        stopped = asyncio.create_task(stop.asked.wait())
         try:
             waited: set[asyncio.Future[Any]] = {up, stopped, *kept}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -188,28 +225,43 @@ class Supervisor:
             await asyncio.gather(up, stopped, return_exceptions=True)
 
     async def _serve(
-        self,
-        data: socket.socket,
-        server: Server,
-        combined: bool,
-        ready: dict[str, object],
-        stop: asyncio.Event,
+        self, data: socket.socket, server: Server | None, ready: dict[str, object], stop: Stop
     ) -> None:
+        """Hand connections over until every shard has ended. ``server`` takes those that name no session;
+        without one the control plane is elsewhere, and any shard says that there is no such route."""
+
         async def give(connection: socket.socket, path: str) -> None:
-            session = session_in(path)
-            if session is None or (combined and not path.startswith("/s/")):
+            session = session_in(path) if path.startswith("/s/") else None
+            if session is None and server is not None:
                 await server.adopt(connection)
                 return
+            shard = 0 if session is None else shard_of(session, len(self.shards))
             with connection:  # the process has its own descriptor of it
-                await self.shards[shard_of(session, len(self.shards))].hand_over(connection)
+                await self.shards[shard].hand_over(connection)
 
         accepting = asyncio.create_task(Dispatcher(data, give).serve())
         print(json.dumps({**ready, "shards": [shard.pid for shard in self.shards]}), flush=True)
         try:
-            await stop.wait()
+            await stop.asked.wait()
+            await self._end_shards(stop)
         finally:
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)
+
+
+class _ControlAlone:
+    """ASGI: what a control plane on a port of its own answers."""
+
+    def __init__(self, app: Guard) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/s/"):
+            message = f"{scope['method']} {scope['path']}: Not Found"
+            error = {"error": {"code": "unknown_route", "message": message}}
+            await send_reply(send, 404, orjson.dumps(error))
+            return
+        await self._app(scope, receive, send)
 
 
 def own_command(arguments: Sequence[str]) -> list[str]:

@@ -11,13 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dressage_proxy.app import Proxy, running
+from dressage_proxy.app import CombinedApp, Proxy, running
 from dressage_proxy.asgi import Receive, Scope, Send
-from dressage_proxy.serving import Server, http_server, serving, settle_garbage_collector, stop_event
+from dressage_proxy.serving import (
+    Server,
+    Stop,
+    http_server,
+    serving,
+    settle_garbage_collector,
+    stop_at_signals,
+)
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.forward import Peer
 
 FRONT = "front.sock"
+AT_ONCE = b"end"
+"""What the parent sends where nobody wants to wait any longer. No signal: who ends a whole group of processes
+signals each of them, beside the parent."""
 _CHANNEL_BYTES = 64
 log = logging.getLogger("dressage.proxy")
 
@@ -29,6 +39,8 @@ class ShardPlace:
     index: int
     count: int
     folder: Path
+    apart: bool
+    """Whether the control plane has a port of its own."""
     channel: int
     """Descriptor by which the parent hands connections over; its end is the parent's end."""
 
@@ -38,10 +50,10 @@ class ShardPlace:
 
 
 class ShardApp:
-    """What handed-over connections are served by. A connection may carry requests of any session and of the
-    control plane: those that are not of this shard are passed on."""
+    """What handed-over connections are served by. A connection may carry requests of any session and, where
+    the two planes share a port (``front``), of the control plane: what is not of this shard is passed on."""
 
-    def __init__(self, place: ShardPlace, own: object, peers: Sequence[Peer], front: Peer) -> None:
+    def __init__(self, place: ShardPlace, own: object, peers: Sequence[Peer], front: Peer | None) -> None:
         self._place = place
         self._own = own
         self._peers = peers
@@ -52,10 +64,11 @@ class ShardApp:
         if scope["type"] != "http":
             return
         session = session_in(scope["path"])
-        if session is None and not scope["path"].startswith("/s/"):
+        data = scope["path"].startswith("/s/")
+        if not data and self._front is not None:
             await self._front.forward(scope, receive, send)
             return
-        shard = self._place.index if session is None else shard_of(session, self._place.count)
+        shard = shard_of(session, self._place.count) if data and session is not None else self._place.index
         if shard == self._place.index:
             await self._own(scope, receive, send)  # type: ignore[operator]
         else:
@@ -64,16 +77,17 @@ class ShardApp:
 
 async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str, state: Mapping[str, Any]) -> None:
     """Serve until SIGTERM, or until the parent is gone. ``state`` is what all shards were told before."""
-    stop = stop_event()
+    stop = stop_at_signals()
     if state.get("version") is not None:
         await proxy.controller.resume(state["version"])
     if state.get("paused"):
         await proxy.controller.pause(None, 0)
+    limit = proxy.config.max_body_bytes
     async with running(proxy):
-        own = proxy.app(base_url)
-        peers = [Peer(place.socket_of(shard)) for shard in range(place.count)]
-        front = Peer(place.folder / FRONT)
-        direct = http_server(ShardApp(place, own, peers, front))
+        peers = [Peer(place.socket_of(shard), limit) for shard in range(place.count)]
+        front = Peer(place.folder / FRONT, limit)
+        handed = CombinedApp(proxy.data_app(), None)
+        direct = http_server(ShardApp(place, handed, peers, None if place.apart else front))
         direct.config.load()
         path = place.socket_of(place.index)
         path.unlink(missing_ok=True)
@@ -82,18 +96,18 @@ async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str, state: Map
         listener.listen(2048)
         settle_garbage_collector()
         with socket.socket(fileno=place.channel) as channel:
-            async with serving([(http_server(own), listener)]):
+            async with serving([(http_server(proxy.app(base_url)), listener)]):
                 _adopt_all(channel, direct, stop)
                 print(json.dumps({"event": "ready", "shard": place.index}), flush=True)
-                await stop.wait()
+                await stop.asked.wait()
+                await proxy.drain(stop.at_once)
                 asyncio.get_running_loop().remove_reader(channel.fileno())
-                await proxy.drain()
                 await _shut(direct)
         for peer in (*peers, front):
             await peer.close()
 
 
-def _adopt_all(channel: socket.socket, server: Server, stop: asyncio.Event) -> None:
+def _adopt_all(channel: socket.socket, server: Server, stop: Stop) -> None:
     channel.setblocking(False)
     tasks: set[asyncio.Task[None]] = set()
 
@@ -105,9 +119,13 @@ def _adopt_all(channel: socket.socket, server: Server, stop: asyncio.Event) -> N
         except OSError:
             data, descriptors = b"", []
         if not data:
+            # The parent is gone: what starts in its place cannot have the store before this one has ended.
             asyncio.get_running_loop().remove_reader(channel.fileno())
-            stop.set()  # the parent is gone
+            stop.asked.set()
+            stop.at_once.set()
             return
+        if data == AT_ONCE:
+            stop.at_once.set()
         for descriptor in descriptors:
             connection = socket.socket(fileno=descriptor)
             connection.setblocking(False)
