@@ -58,7 +58,7 @@ def train(file: Path, *, cache: Path, out: Path | None = None, seed: int | None 
     config = config.model_copy(update=changes)
     with run_folder(config.out, "out" if out is None else "--out"), Reporter() as report:
         if config.model.path:
-            found = find_model(config.model.path, cache, report)
+            found = find_model(config.model.path, cache, report, called="model.path")
             path = "" if found is None else str(found)
             config = config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
         return _run(config, report, None)
@@ -106,8 +106,9 @@ def _in_one_line(error: Exception, out: Path) -> Exception:
     return error
 
 
-def find_model(name: str, cache: Path, on_event: OnEvent) -> Path | str | None:
-    """What ``--model`` names: None for the model that the demo makes itself, a folder, or a hub's name.
+def find_model(name: str, cache: Path, on_event: OnEvent, *, called: str = "--model") -> Path | str | None:
+    """What ``called``, an option or a field, names: None for the model that the demo makes itself, a folder,
+    or a hub's name.
 
     Raises UsageError for a folder that lacks something, naming what; ModelFetchError for smollm2.
     """
@@ -120,17 +121,17 @@ def find_model(name: str, cache: Path, on_event: OnEvent) -> Path | str | None:
         return ensure_smollm2(cache, lambda what, part: on_event(Progress(round(100 * part), what)))
     folder = Path(name)
     if folder.exists():
-        return checked_folder(folder)
+        return checked_folder(folder, called=called)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return name  # transformers may know it; where there is no hub, its error names it
     fix = f"give {TINY}, {SMOLLM2} or a Hugging Face folder"
-    raise UsageError(f"--model {name}: no such folder", fix=fix)
+    raise UsageError(f"{called} {name}: no such folder", fix=fix)
 
 
-def checked_folder(folder: Path) -> Path:
+def checked_folder(folder: Path, *, called: str = "--model") -> Path:
     """The folder, if it has what a causal LM with a chat template needs."""
     if not folder.is_dir():
-        raise UsageError(f"--model {folder}: not a folder", fix="give the folder, not a file in it")
+        raise UsageError(f"{called} {folder}: not a folder", fix="give the folder, not a file in it")
     needs = {
         "config.json": ["config.json"],
         "weights (*.safetensors)": ["*.safetensors", "pytorch_model*.bin"],
@@ -138,10 +139,10 @@ def checked_folder(folder: Path) -> Path:
     }
     for what, patterns in needs.items():
         if not any(any(folder.glob(pattern)) for pattern in patterns):
-            raise UsageError(f"--model {folder}: has no {what}", fix="give a folder with a causal LM")
+            raise UsageError(f"{called} {folder}: has no {what}", fix="give a folder with a causal LM")
     config = folder / "tokenizer_config.json"
     in_config = config.is_file() and '"chat_template"' in config.read_text(encoding="utf-8")
     if not in_config and not (folder / "chat_template.jinja").is_file():
         fix = "give an instruct model, or add its chat_template.jinja"
-        raise UsageError(f"--model {folder}: its tokenizer has no chat template", fix=fix)
+        raise UsageError(f"{called} {folder}: its tokenizer has no chat template", fix=fix)
     return folder

@@ -54,7 +54,7 @@ def load_policy(config: LocalConfig, folder: Path) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[config.model.dtype])
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
-        raise UsageError(f"--model {folder}: {first}", fix="give a folder with a causal LM") from error
+        raise UsageError(f"the model {folder}: {first}", fix="give a folder with a causal LM") from error
     limit = getattr(model.config, "max_position_embeddings", None)
     if limit is not None and limit < config.engine.context_length:
         raise UsageError(
@@ -71,7 +71,7 @@ def hub_folder(name: str, folder: Path) -> Path:
         AutoModelForCausalLM.from_pretrained(name).save_pretrained(folder)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise UsageError(f"--model {name}: {first}", fix="give a local folder") from error
+        raise UsageError(f"the model {name}: {first}", fix="give a local folder") from error
     return folder
 
 
@@ -81,7 +81,7 @@ def check_prompts(config: LocalConfig, source: Source, folder: Path) -> None:
         codec = ChatCodec.from_folder(folder)
     except TitoError as error:
         raise UsageError(
-            f"--model {folder}: {error}", fix="give an instruct model with a chat template"
+            f"the model {folder}: {error}", fix="give an instruct model with a chat template"
         ) from error
     _check_certified(codec, config.model.uncertified)
     tools = source.schemas()
@@ -90,7 +90,7 @@ def check_prompts(config: LocalConfig, source: Source, folder: Path) -> None:
         prompt = codec.start(messages, tools)
         if isinstance(prompt, Refusal):
             raise UsageError(
-                f"--model {folder}: its chat template cannot show {task.instance_id!r}: {prompt.detail}",
+                f"the model {folder}: its chat template cannot show {task.instance_id!r}: {prompt.detail}",
                 fix="mend the task, or set tasks.protocol to text for a model without tool calls",
             )
         _check_room(task, len(prompt.ids), config)
