@@ -244,7 +244,7 @@ async def test_c21_a_date_in_a_later_system_message_has_a_first_value_of_its_own
 def turns(*items):
     return [
         (message["role"], message.get("content"), [c["id"] for c in message.get("tool_calls", [])])
-        for message in read_input({"input": list(items)}, Memo())[0]
+        for message in read_input({"input": list(items)}, Memo(), {})[0]
     ]
 
 

@@ -350,11 +350,28 @@ async def test_items_that_a_session_handed_out_are_named_in_their_place(rig, cal
     assert all("flags" not in turn.extra for turn in rig.tree(session).turns)
 
 
-async def test_items_are_known_to_the_session_that_handed_them_out_and_where_they_may_be_kept(rig):
+async def test_items_are_known_to_the_session_that_handed_them_out_alone(rig):
     session, other = await rig.open(), await rig.open()
-    kept = await rig.openai(session).responses.create(model="m", input="go")
-    dropped = await ask(rig, session, [item("user", "go on")])
-    for where, said in ((session, dropped), (other, kept)):
-        named = [item("user", "go"), {"type": "item_reference", "id": said.output[0].id}, item("user", "on")]
+    said = await rig.openai(session).responses.create(model="m", input="go")
+    for where, name in ((other, said.output[0].id), (session, "msg_" + "0" * 32), (session, "x")):
+        named = [item("user", "go"), {"type": "item_reference", "id": name}, item("user", "on")]
         reply = await rig.http.post(f"/s/{where}/v1/responses", json={"model": "m", "input": named})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "input[1]")
+
+
+@pytest.mark.parametrize("tools", [[EXEC], [PATCH], []], ids=["function", "freeform", "none"])
+async def test_items_are_known_after_a_restart(rig, make_rig, call, tools):
+    name = tools[0]["name"] if tools else "exec_command"
+    text = "<think>\nhm\n</think>\n\nI look.\n" + call(name, input="a")
+    rig.script(text, "later")
+    session = await rig.open()
+    first = await ask(rig, session, [item("user", "go")], tools=tools)
+    again = await make_rig(store=rig.store, engine=rig.engine)
+    items = [item("user", "go"), *({"type": "item_reference", "id": one.id} for one in first.output)]
+    calls = [one for one in first.output if one.type.endswith("_call")]
+    items += [answer(one) for one in calls] or [item("user", "on")]
+    await ask(again, session, items, tools=tools)
+    one, two = rig.engine.requests
+    whole = one.input_ids + one.output_ids
+    assert two.input_ids[: len(whole)] == whole
+    assert "flags" not in again.tree(session).turn(1).extra

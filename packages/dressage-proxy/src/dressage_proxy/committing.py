@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dressage_segments import ROOT, Mark, SegmentSink, Turn, mark_to_record, turn_to_record
-from dressage_tito import ChatCodec, Message, ParsedTurn, ToolCall
+from dressage_tito import ChatCodec, Message, ParsedTurn
 
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest, as_sent_back
 from dressage_proxy.generation import Reply
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.planning import Plan
+from dressage_proxy.replies import returned
 from dressage_proxy.sampling import Effective
 from dressage_proxy.session import Session
 
@@ -114,14 +115,5 @@ def _extra(
 
 def _message(session: Session, parsed: ParsedTurn, reply: Reply) -> tuple[Message, dict[str, str]]:
     """The assistant message as clients see it, calls under wire ids; wire id -> the model's own."""
-    wire_ids: dict[str, str] = {}
-    calls: list[ToolCall] = []
-    for call in parsed.tool_calls:
-        wire = session.wire_id()
-        wire_ids[wire] = call.id
-        calls.append(replace(call, id=wire))
-    content = parsed.content
-    matched = reply.matched
-    if reply.finish_reason == "stop" and isinstance(matched, str) and matched:
-        content = content[: content.rfind(matched)] if matched in content else content
-    return Message("assistant", content, parsed.reasoning, tuple(calls)), wire_ids
+    wire_ids = {session.wire_id(): call.id for call in parsed.tool_calls}
+    return returned(parsed, reply.finish_reason, reply.matched, list(wire_ids)), wire_ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dressage_proxy.asgi import Receive, Scope, Send, as_request_error, retry_after, send_reply, watching
@@ -104,7 +105,9 @@ class DataPlane:
 
     async def _answer(self, call: _Call) -> None:
         body, mended = await self._body(call)
-        request = call.dialect.parse(body, call.headers, call.session.memo)
+        memo = call.session.memo
+        memo.recall = partial(self._pipeline.said, call.session)
+        request = call.dialect.parse(body, call.headers, memo)
         if mended:
             request = replace(request, notes=(*request.notes, HALVES_NOTE))
         writer = call.dialect.writer(request, request.model or self._config.model_name)

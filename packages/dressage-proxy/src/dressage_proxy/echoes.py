@@ -21,6 +21,7 @@ from dressage_proxy.added import Behind, behind
 from dressage_proxy.canonical import message_key
 from dressage_proxy.records import record
 from dressage_proxy.renamed import as_issued
+from dressage_proxy.replies import returned
 
 _HANDLE = "dressage-"
 _ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
@@ -124,6 +125,21 @@ class Echoes:
         names = {wire: call.name for wire, call in zip(turn.extra["wire_ids"], made, strict=False)}
         return names.get(wire_id, "")
 
+    def said(self, tree: TrajectoryTree, codec: ChatCodec, handle: str) -> Message | None:
+        """The message that a turn was returned as, by its handle; None where it is no turn of the session."""
+        index = self.handles.get(handle)
+        if index is None:
+            return None
+        turn = tree.turn(index)
+        issued = list(turn.extra.get("wire_ids", {}))
+        matched = turn.calls[-1].matched if turn.calls else None
+        said = []
+        for tools in (_ANY_TOOL, None):  # whether it was offered tools is not kept
+            parsed = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason, tools)
+            if len(parsed.tool_calls) == len(issued):
+                said.append(returned(parsed, turn.finish_reason, matched, issued))
+        return next((one for one in said if message_key(one) == turn.reply_key), said[0] if said else None)
+
     def _renamed(
         self, tree: TrajectoryTree, message: Message, asked: Callable[[], Sequence[int]]
     ) -> int | None:
@@ -182,13 +198,19 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
     return low if same else None
 
 
-def _parsed(codec: ChatCodec, turn: Turn, count: int, finish_reason: str = "length") -> ParsedTurn:
+def _parsed(
+    codec: ChatCodec,
+    turn: Turn,
+    count: int,
+    finish_reason: str = "length",
+    tools: Sequence[Tool] | None = _ANY_TOOL,
+) -> ParsedTurn:
     """What the first ``count`` sampled ids of a turn say."""
     return codec.parse(
         turn.output_ids[:count],
         reasoning_open=bool(turn.extra.get("reasoning_open")),
         finish_reason=finish_reason,
-        tools=_ANY_TOOL,
+        tools=tools,
     )
 
 

@@ -114,6 +114,10 @@ class Pipeline:
             return load_json(data)
         return self.bodies.load(session.id, data)
 
+    def said(self, session: Session, handle: str) -> Message | None:
+        """What a turn of a session was returned as, by its handle; None where it is none of its turns."""
+        return session.echoes.said(session.tree, self.codec, handle)
+
     def forget(self, session_id: str) -> None:
         """Keep nothing of a session that has ended."""
         self.texts.forget(session_id)

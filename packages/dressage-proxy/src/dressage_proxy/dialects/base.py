@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,8 +55,8 @@ class ModelRequest:
     stream: bool = False
     include_usage: bool = True
     """Whether a stream tells its usage."""
-    items: MutableMapping[str, Mapping[str, Any]] | None = None
-    """Where the reply's items are kept by their ids, for requests that name them in their place."""
+    prefilled: bool = False
+    """A last message that is the assistant's would be the beginning of the reply, and not another one."""
 
 
 @record

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from dressage_tito import Message
 
 _KEPT = 4
 _LAST = 3
@@ -58,8 +60,8 @@ class Memo:
 
     def __init__(self) -> None:
         self._kept: list[Reading] = []
-        self.items: dict[str, Mapping[str, Any]] = {}
-        """What was handed out, by ids that later requests may name in its place."""
+        self.recall: Callable[[str], Message | None] = _nothing
+        """The message of a turn of the session, by its handle: requests may name it in its place."""
 
     def start(self, items: Sequence[Any]) -> tuple[Reading, int]:
         """The reading to go on with, and the first of ``items`` that is still to be read."""
@@ -80,4 +82,8 @@ class Memo:
     def clear(self) -> None:
         """Forget all."""
         self._kept.clear()
-        self.items.clear()
+        self.recall = _nothing
+
+
+def _nothing(_: str) -> None:
+    """A memo of its own recalls nothing."""

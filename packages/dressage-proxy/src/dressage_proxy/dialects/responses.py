@@ -6,23 +6,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dressage_tito import ToolCall, wire_arguments
-
 from dressage_proxy.branches import kind_from_headers, thread_from_headers
 from dressage_proxy.dialects import params
 from dressage_proxy.dialects.base import (
     Dialect,
     ModelReply,
     ModelRequest,
-    WireTool,
     Writer,
     error_text,
-    freeform_input,
 )
 from dressage_proxy.dialects.chat import openai_error
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.params import dumps
 from dressage_proxy.dialects.responses_input import PARAMETERS, check_options, read_input
+from dressage_proxy.dialects.responses_items import output_items
 from dressage_proxy.dialects.responses_stream import EventStream, item_events
 from dressage_proxy.dialects.responses_tools import read_tools
 from dressage_proxy.errors import RequestError
@@ -41,8 +38,8 @@ class ResponsesDialect(Dialect):
     def parse(self, body: Mapping[str, Any], headers: Mapping[str, str], memo: Memo) -> ModelRequest:
         """See :meth:`Dialect.parse`."""
         accepted = PARAMETERS.check(body)
-        raw, reading = read_input(body, memo)
         tools = read_tools(body)
+        raw, reading = read_input(body, memo, tools.wire)
         lead = len(raw) - len(reading.raw)
         options = check_options(body)
         params.stream_options(body)
@@ -63,7 +60,6 @@ class ResponsesDialect(Dialect):
             accepted={**accepted, **options},
             model=params.model_name(body),
             stream=params.flag(body, "stream"),
-            items=None if body.get("store") is False else memo.items,
         )
 
     def writer(self, request: ModelRequest, model: str) -> Writer:
@@ -158,53 +154,9 @@ class ResponsesWriter(Writer):
 
     def _items(self, reply: ModelReply) -> list[dict[str, Any]]:
         status = "incomplete" if reply.finish_reason in _CUT else "completed"
-        message = reply.message
-        key = self._id.removeprefix("resp_")
-        items: list[dict[str, Any]] = []
-        if message.reasoning:
-            # Once alone: there are agents that take any item's content for what the model said.
-            summarised = self._summarised()
-            summary = [{"type": "summary_text", "text": message.reasoning}] if summarised else []
-            content = [] if summarised else [{"type": "reasoning_text", "text": message.reasoning}]
-            items.append(
-                {
-                    "id": f"rs_{key}",
-                    "type": "reasoning",
-                    "summary": summary,
-                    "content": content,
-                    "encrypted_content": reply.handle,
-                    "status": status,
-                }
-            )
-        if message.content or not (message.tool_calls or items):
-            part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
-            items.append(
-                {
-                    "id": f"msg_{key}",
-                    "type": "message",
-                    "role": "assistant",
-                    "status": status,
-                    "content": [part],
-                }
-            )
-        for number, call in enumerate(message.tool_calls):
-            wire = self._request.wire_tools.get(call.name, WireTool(call.name))
-            items.append(_call_item(call, wire, f"{key}{number}"))
-        if self._request.items is not None:
-            self._request.items.update({item["id"]: item for item in items})
-        return items
-
-
-def _call_item(call: ToolCall, wire: WireTool, key: str) -> dict[str, Any]:
-    item: dict[str, Any] = {"call_id": call.id, "name": wire.name, "status": "completed"}
-    if wire.freeform:
-        text = freeform_input(call)
-        item |= {"id": f"ctc_{key}", "type": "custom_tool_call", "input": text}
-    else:
-        item |= {"id": f"fc_{key}", "type": "function_call", "arguments": wire_arguments(call)}
-    if wire.namespace:
-        item["namespace"] = wire.namespace
-    return item
+        return output_items(
+            reply.message, reply.handle, self._request.wire_tools, status, summarised=self._summarised()
+        )
 
 
 def _usage(reply: ModelReply) -> dict[str, Any]:

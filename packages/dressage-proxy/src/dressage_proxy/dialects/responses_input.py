@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dressage_proxy.dialects import params
-from dressage_proxy.dialects.base import FREEFORM_ARGUMENT
+from dressage_proxy.dialects.base import FREEFORM_ARGUMENT, WireTool
 from dressage_proxy.dialects.content import (
     BLOCK_JOINER,
     SYSTEM_JOINER,
@@ -25,6 +25,7 @@ from dressage_proxy.dialects.content import (
 )
 from dressage_proxy.dialects.memo import Memo, Reading
 from dressage_proxy.dialects.params import names, short, unsupported
+from dressage_proxy.dialects.responses_items import handle_of, output_items
 from dressage_proxy.dialects.responses_tools import model_tool_name
 from dressage_proxy.errors import RequestError
 
@@ -68,7 +69,7 @@ _INCLUDED = (
 )  # fmt: skip
 """The first is told anyhow; the others are of items that there never are."""
 _NOT_KEPT = "the proxy keeps no responses: send the whole conversation as input"
-"""But for the items of a session, while its process lives."""
+"""But for the items of a session's turns: its log has them."""
 
 ORPHAN_NOTE = "a reasoning item without its turn was left out: the agent asks again for a turn that was cut"
 
@@ -93,11 +94,12 @@ class _Turn:
 class Conversation:
     """Input items on their way to the chat shape, with the turn handles that their reasoning carries."""
 
-    def __init__(self, reading: Reading, handed_out: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, reading: Reading, memo: Memo, wire_tools: Mapping[str, WireTool]) -> None:
         self.raw = reading.raw
         self.handles = reading.handles
         self.notes = reading.notes
-        self._handed_out = handed_out
+        self._recall = memo.recall
+        self._wire_tools = wire_tools
         self._turn: _Turn | None = None
 
     @property
@@ -120,16 +122,28 @@ class Conversation:
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._output(item, where)
         elif kind == "item_reference" or (kind is None and item.keys() == {"id"}):
-            self.item(self._named(item, where), where)
+            self._reference(item, where)
         else:
             raise unsupported(f"{where}.type", f"{where}.type is {short(kind)}: not supported")
 
-    def _named(self, item: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """The item that a reference names: one that this session handed out."""
-        found = self._handed_out.get(text_field(item, "id", where, empty=False))
+    def _reference(self, item: Mapping[str, Any], where: str) -> None:
+        """An item that this session handed out, named in its place: it is written again."""
+        named = text_field(item, "id", where, empty=False)
+        handle = handle_of(named)
+        message = self._recall(handle) if handle else None
+        items = (
+            []
+            if message is None
+            else output_items(message, handle, self._wire_tools, "completed", summarised=False)
+        )
+        found = next((one for one in items if one["id"] == named), None)
         if found is None:
-            raise refused(where, f"refers to {short(item['id'])}, no item of this session", _NOT_KEPT)
-        return found
+            raise refused(where, f"refers to {short(named)}, no item of this session", _NOT_KEPT)
+        if self._turn is not None and self._turn.handle not in ("", handle):
+            self._next_turn()
+        self.item(found, where)
+        if self._turn is not None:
+            self._turn.handle = handle
 
     def end(self) -> None:
         """After the last item."""
@@ -207,7 +221,9 @@ class Conversation:
         self.raw.append(message)
 
 
-def read_input(body: Mapping[str, Any], memo: Memo) -> tuple[list[Mapping[str, Any]], Reading]:
+def read_input(
+    body: Mapping[str, Any], memo: Memo, wire_tools: Mapping[str, WireTool]
+) -> tuple[list[Mapping[str, Any]], Reading]:
     """The whole conversation, ``instructions`` first, and its reading. Raises RequestError."""
     for name in ("previous_response_id", "conversation", "prompt"):
         if body.get(name) is not None:
@@ -222,7 +238,7 @@ def read_input(body: Mapping[str, Any], memo: Memo) -> tuple[list[Mapping[str, A
     if not isinstance(given, list) or not given:
         raise RequestError("input must be a text or a non-empty list", field="input", fix="send input items")
     reading, read = memo.start(given)
-    conversation = Conversation(reading, memo.items)
+    conversation = Conversation(reading, memo, wire_tools)
     for index in range(read, len(given)):
         conversation.item(given[index], f"input[{index}]")
         if conversation.between_turns:
