@@ -51,7 +51,7 @@ def test_a_memo_changes_nothing_of_what_responses_are_read_to(steps, instruction
         results = []
         for used in (memo, Memo()):
             try:
-                raw, reading = read_input({"input": items, "instructions": instructions}, used)
+                raw, reading = read_input({"input": items, "instructions": instructions}, used, {})
                 results.append((raw, reading.handles, reading.notes))
             except RequestError as error:
                 results.append(str(error))
@@ -80,7 +80,7 @@ def test_only_what_is_new_is_read(monkeypatch):
     messages, items = Memo(), Memo()
     for count in (100, 150, 200):
         read_messages({"messages": said[:count]}, messages)
-        read_input({"input": said[:count]}, items)
+        read_input({"input": said[:count]}, items, {})
     assert len(read) == 2 * 200
 
 
