@@ -169,7 +169,7 @@ class _Encoder:
         if prefix is None:
             merged = merge_leading_system(messages)
             return self._codec.start(merged, self._tools, template_kwargs=self._kwargs)
-        if not pieces[0].added or closed(self._codec, prefix):
+        if not pieces or not pieces[0].added or closed(self._codec, prefix):
             return self._extend(prefix, messages)
         behind = np.asarray(self._codec.encode_plain(messages[0].content), np.int32)
         encoded = self._extend(np.concatenate([prefix, behind]), messages[1:])

@@ -60,7 +60,7 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     reader = _Reader(session, codec, request, read)
     reader.run()
     if not counting:
-        if read.raw[-1].get("role") == "assistant":
+        if request.prefilled and read.raw[-1].get("role") == "assistant":
             raise RequestError(
                 "the last message is an assistant message: continuing it is not supported",
                 field=f"messages[{len(request.raw) - 1}].role",

@@ -59,6 +59,7 @@ class MessagesDialect(Dialect):
             accepted={**accepted, "output_config": config} if config else accepted,
             model=params.model_name(body),
             stream=params.flag(body, "stream"),
+            prefilled=True,
         )
 
     def writer(self, request: ModelRequest, model: str) -> Writer:
