@@ -51,8 +51,21 @@ PARAMETERS = params.Parameters(
         "parallel_tool_calls": (True,),
         "reasoning_split": (True,),
         "search_parameters": ({"mode": "off"},),
+        **dict.fromkeys(names("add_generation_prompt separate_reasoning skip_special_tokens"), (True,)),
+        **dict.fromkeys(
+            names(
+                "continue_final_message echo ignore_eos include_stop_str_in_output no_stop_trim "
+                "return_hidden_states return_token_ids return_tokens_as_token_ids use_beam_search"
+            ),
+            (False,),
+        ),
+        **dict.fromkeys(names("bad_words stop_token_ids"), ([],)),
+        **dict.fromkeys(names("min_tokens priority"), (0,)),
+        "best_of": (1,),
+        "length_penalty": (1, 1.0),
     },
 )
+"""Of engines' own parameters the defaults are taken: there are clients that always say them."""
 
 
 class ChatDialect(Dialect):
