@@ -153,6 +153,25 @@ async def test_notes_and_cache_marks_of_agents_in_chat_messages_say_nothing(rig,
     await one_segment(rig, session)
 
 
+async def test_a_result_may_name_its_call_by_its_own_id(rig, shell, call):
+    rig.script(call(command="ls") + "\n" + call(command="pwd"), "done", "bye")
+    session = await rig.open()
+    messages = [user("q")]
+    body = {"messages": messages, "tools": [shell]}
+    said = (await send(rig, session, "chat/completions", **body))["choices"][0]["message"]
+    results = [
+        {"role": "tool", "name": "shell", "content": "out", "id": made["id"]} for made in said["tool_calls"]
+    ]
+    messages = [*messages, said, *results]
+    await send(rig, session, "chat/completions", messages=messages, tools=[shell])
+    assert "flags" not in rig.tree(session).turn(1).extra
+    for stray in ("x", 5, None, ["x"]):
+        body = {"messages": [*messages[:2], {**results[0], "id": stray}], "tools": [shell]}
+        refused = await rig.post(session, body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages[2].tool_call_id")
+    await one_segment(rig, session)
+
+
 async def test_what_a_helper_read_out_of_an_item_may_come_back_with_it(rig, call):
     rig.script("I look\n" + call(command="ls"), "done")
     session = await rig.open()

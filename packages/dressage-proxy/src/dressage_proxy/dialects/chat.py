@@ -86,7 +86,7 @@ class ChatDialect(Dialect):
         if stop:
             asked["stop"] = stop
         return ModelRequest(
-            raw=messages,
+            raw=_answers(messages),
             tools=_tools(body),
             asked=asked,
             kind=kind_from_headers(headers),
@@ -159,6 +159,31 @@ class ChatWriter(Writer):
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         usage = {"usage": None} if self._include_usage else {}
         return _event({**self._base("chat.completion.chunk"), "choices": [choice], **usage})
+
+
+def _answers(messages: list[Any]) -> list[Any]:
+    """Messages in which a result that names its call by its own id, as Qwen-Agent's do, says so."""
+    if not any(_names_none(message) for message in messages):
+        return messages
+    listed = [message.get("tool_calls") for message in messages if isinstance(message, Mapping)]
+    calls = [call for made in listed if isinstance(made, list) for call in made]
+    known = [call.get("id") for call in calls if isinstance(call, Mapping)]
+    return [
+        {**message, "tool_call_id": message["id"]}
+        if _names_none(message) and message["id"] in known
+        else message
+        for message in messages
+    ]
+
+
+def _names_none(message: object) -> bool:
+    """Whether a message is a result that names no call, but has an id."""
+    return (
+        isinstance(message, Mapping)
+        and message.get("role") == "tool"
+        and not message.get("tool_call_id")
+        and "id" in message
+    )
 
 
 def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
