@@ -74,6 +74,12 @@ def test_ctrl_c_and_a_polite_end_both_exit_130(monkeypatch, capsys):
         assert capsys.readouterr().err == "dressage: stopped\n"
 
 
+def test_ctrl_c_while_the_command_line_is_read_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "build_parser", lambda: signal.raise_signal(signal.SIGINT))
+    assert main(["audit", "x"]) == 130
+    assert capsys.readouterr().err == "dressage: stopped\n"
+
+
 def test_a_polite_end_is_heard_by_a_program_in_the_background(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_audit", lambda *_arguments: signal.raise_signal(signal.SIGTERM))
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -64,6 +64,9 @@ def test_a_run_leaves_its_summary_its_store_and_nothing_else(tmp_path: Path) -> 
     steps = [json.loads(line) for line in (config.out / "steps.jsonl").read_text().splitlines()]
     assert [step["version"] for step in steps] == [1, 2]
     assert [event.step for event in events if isinstance(event, StepDone)] == [1, 2]
+    shown = [json.loads(line) for line in (config.out / "transcripts.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in shown] == [1, 1, 1, 2, 2, 2]
+    assert all(line["messages"][0]["role"] == "user" for line in shown)
     assert load_config(config.out / "config.toml") == config
     assert (config.out / "checkpoints" / "final" / "model.safetensors").is_file()
     audited = audit_run(config.out)

@@ -244,7 +244,7 @@ def written(folder: Path) -> Path:
     text = recipe.read_text(encoding="utf-8")
     for old, new in (
         ('"smollm2"', f'"{folder / "tiny"}"\nuncertified = "tiny"'),
-        ("steps = 20", 'steps = 1\ntracker = "none"'),
+        ("steps = 12", 'steps = 1\ntracker = "none"'),
         ("prompts = 4", "prompts = 2"),
         ("group = 8", "group = 2"),
         ("threads = 2", "threads = 1"),

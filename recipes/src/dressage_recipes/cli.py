@@ -34,15 +34,15 @@ class Surroundings:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0 fine, 1 a doubt or a failed check, 2 wrong usage, 130 interrupted."""
     _say_anything()
-    arguments = build_parser().parse_args(argv)
     # OpenMP reads this when torch is loaded: the trainer's idle threads must not spin on the engine's cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    command: Callable[[argparse.Namespace, Surroundings], int] = arguments.command
     # Whoever ends the command politely, or closes its terminal, gets the same clean-up as Ctrl-C; a shell
     # that starts it in the background has told it to ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     previous = {name: signal.signal(name, _as_interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:
+        arguments = build_parser().parse_args(argv)
+        command: Callable[[argparse.Namespace, Surroundings], int] = arguments.command
         return command(arguments, _surroundings(os.environ))
     except KeyboardInterrupt:
         print("dressage: stopped", file=sys.stderr)
@@ -64,9 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dressage", description="Reinforcement learning for agents that use real tools."
     )
-    parser.add_argument(
-        "--version", action="version", version=f"%(prog)s {metadata.version('dressage-recipes')}"
-    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     demo = commands.add_parser("demo", help="train a small agent on this machine's CPU, the whole loop")
@@ -101,6 +99,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     train.set_defaults(command=_train)
     return parser
+
+
+class _Version(argparse.Action):
+    """argparse's own, but that the version is looked up only where it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> None:
+        """Print it and end."""
+        print(f"{parser.prog} {metadata.version('dressage-recipes')}")
+        parser.exit()
 
 
 class _PrintDefaults(argparse.Action):

@@ -32,6 +32,7 @@ from dressage_recipes.local.rollouts import Collector
 from dressage_recipes.local.scratch import scratch_folder
 from dressage_recipes.local.summary import Account, Summary
 from dressage_recipes.local.trainer import GrpoTrainer
+from dressage_recipes.local.transcripts import Transcripts
 from dressage_recipes.local.work import Source, open_source
 
 LEAVE_S = 1.0
@@ -45,8 +46,8 @@ def ignore_event(event: Event) -> None:
 def run_demo(
     config: LocalConfig, *, on_event: OnEvent = ignore_event, setup_seconds: float | None = None
 ) -> Summary:
-    """Run ``config`` in ``config.out``, which then holds summary.json, steps.jsonl, config.toml, the store
-    and checkpoints/final.
+    """Run ``config`` in ``config.out``, which then holds summary.json, steps.jsonl, transcripts.jsonl,
+    config.toml, the store and checkpoints/final.
 
     Ctrl-C ends it in order: sandboxes, processes and temporary files go. Raises RecipeError's kinds.
     """
@@ -207,6 +208,7 @@ class _Run:
             weights=weights,
             metrics=await stack.enter_async_context(_metrics(config)),
             failures=FailureLog(config.out / "failures.jsonl"),
+            transcripts=Transcripts(config.out / "transcripts.jsonl"),
         )
         return Loop(config, parts, self.account, self.on_event), trainer
 

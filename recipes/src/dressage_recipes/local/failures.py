@@ -9,6 +9,8 @@ from pathlib import Path
 import orjson
 from dressage_paddock import RolloutResult
 
+from dressage_recipes.local.transcripts import plain
+
 _DETAIL = 2000
 """Characters of an ending's detail that are kept."""
 
@@ -46,7 +48,7 @@ class FailureLog:
 def told(result: RolloutResult) -> str:
     """One line: class, stage, code and detail."""
     ending = result.ending
-    detail = " ".join(ending.detail.split())[:300]
+    detail = plain(" ".join(ending.detail.split())[:300])
     return f"{result.failure_class.value} at {ending.stage.value} ({ending.code}): {detail}".rstrip(": ")
 
 
@@ -62,13 +64,8 @@ def _line(step: int, result: RolloutResult) -> bytes:
                 "failure_class": result.failure_class.value,
                 "stage": ending.stage.value,
                 "code": ending.code,
-                "detail": _plain(ending.detail[:_DETAIL]),
+                "detail": plain(ending.detail, _DETAIL),
             }
         )
         + b"\n"
     )
-
-
-def _plain(text: str) -> str:
-    """Without lone surrogates, which no JSON in UTF-8 holds."""
-    return text.encode("utf-8", "replace").decode("utf-8")

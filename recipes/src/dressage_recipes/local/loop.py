@@ -22,6 +22,7 @@ from dressage_recipes.local.metrics import Metrics, Value
 from dressage_recipes.local.rollouts import Collected, Collector
 from dressage_recipes.local.summary import Account
 from dressage_recipes.local.trainer import GrpoTrainer, StepStats
+from dressage_recipes.local.transcripts import Transcripts
 from dressage_recipes.local.work import Source
 
 
@@ -42,6 +43,7 @@ class Parts:
     weights: Path
     metrics: tuple[Metrics, ...]
     failures: FailureLog
+    transcripts: Transcripts
 
 
 class Loop:
@@ -82,6 +84,7 @@ class Loop:
         started = time.perf_counter()
         works = self._parts.source.draw(step, self._config.rollouts.prompts)
         collected = await self._parts.collector.collect(step, works, self._tell("rollouts"))
+        self._parts.transcripts.record(step, collected.shown)
         for told in self._parts.failures.record(step, collected.failures):
             self._on_event(Note(told))
         self._check(step, collected)

@@ -30,6 +30,8 @@ class Collected:
     """Mean model replies of a counted rollout."""
     classes: Counter[str]
     """Rollouts by failure class, attempts that were retried included."""
+    shown: tuple[RolloutResult, ...] = ()
+    """The rollouts of the first task, for people."""
     failures: tuple[RolloutResult, ...] = ()
     """Rollouts and attempts that ended in another way than completed or truncated."""
 
@@ -67,7 +69,7 @@ class Collector:
                 for number, work in enumerate(works)
                 for member in range(group)
             ]
-        return _summed([task.result() for task in running])
+        return _summed([task.result() for task in running], group)
 
     async def acknowledge(self, trajectories: Sequence[Trajectory]) -> None:
         """Tell the proxy that these are safe: each is read exactly once."""
@@ -141,7 +143,7 @@ class Collector:
         )
 
 
-def _summed(done: Sequence[tuple[RolloutResult, list[Trajectory]]]) -> Collected:
+def _summed(done: Sequence[tuple[RolloutResult, list[Trajectory]]], group: int) -> Collected:
     graded = [result for result, _ in done if result.reward is not None]
     attempts = [r for result, _ in done for r in (*result.earlier, result)]
     count = max(len(graded), 1)
@@ -151,5 +153,6 @@ def _summed(done: Sequence[tuple[RolloutResult, list[Trajectory]]]) -> Collected
         counted=len(graded),
         turns=sum(r.turns for r in graded) / count,
         classes=Counter(r.failure_class.value for r in attempts),
+        shown=tuple(result for result, _ in done[:group]),
         failures=tuple(r for r in attempts if r.failure_class.value not in _EXPECTED),
     )
