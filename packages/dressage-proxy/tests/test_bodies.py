@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -160,7 +161,9 @@ def test_halves_of_surrogate_pairs_are_mended_and_said_wherever_they_are() -> No
 
 
 def test_what_is_kept_has_a_limit_and_is_forgotten() -> None:
-    size = len(chat(50, []))
+    one = Bodies()
+    one.load("a", chat(50, []))
+    size = one.nbytes
     known = Bodies(kept_bytes=3 * size)
     for session in "abcde":
         known.load(session, chat(50, []))
@@ -174,6 +177,20 @@ def test_what_is_kept_has_a_limit_and_is_forgotten() -> None:
     for session in "abcdef":
         known.forget(session)
     assert known.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    "item", ["[]", "{}", '{"a":1}', "1.5", '"word"', '{"role":"user","content":"a text"}']
+)
+def test_what_is_kept_is_counted_with_what_its_values_take(item: str) -> None:
+    """A list of nothing takes twenty times its text."""
+    known = Bodies()
+    tracemalloc.start()
+    for count in (5000, 10000, 15000):
+        known.load("s", f'{{"input":[{",".join([item] * count)}]}}'.encode())
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert taken < 2 * known.nbytes
 
 
 async def test_a_growing_conversation_is_read_on_and_nothing_of_it_is_left_after(rig: Any) -> None:

@@ -13,13 +13,20 @@ import orjson
 from dressage_proxy.records import record
 from dressage_proxy.surrogates import load_json
 
-KEPT_BYTES = 1 << 26
+KEPT_BYTES = 1 << 27
 """What all sessions together may keep; a body after the least used is parsed whole again."""
 
 _KEPT = 4
 """Of one session: its main branch and a few sub-agents at once."""
 _WORTH_BYTES = 1 << 14
 """Shorter ones are parsed as quickly."""
+_ITEM_BYTES = 1 << 6
+"""What a value takes beside its text, about: an agent may well send lists of nothing."""
+
+
+def _size(data: bytes) -> int:
+    """The bytes that a body takes with its value, about."""
+    return len(data) + _ITEM_BYTES * (len(data) - len(data.translate(None, b"[{,")))
 
 
 @record
@@ -27,6 +34,7 @@ class _Whole:
     """A body of which nothing but its value is known."""
 
     data: bytes
+    size: int
     value: Mapping[str, Any]
 
 
@@ -36,6 +44,7 @@ class _Open:
     adds items. The members ``before`` and ``after`` this list, its ``name`` and its ``items``."""
 
     data: bytes
+    size: int
     end: int
     before: Mapping[str, Any]
     name: str
@@ -49,11 +58,13 @@ class _Open:
         if added < 0 or not data.startswith(known[: self.end]) or not data.endswith(known[self.end :]):
             return None
         end = self.end + added
+        between = data[self.end : end]
         try:
-            _, *new = orjson.loads(b"[null" + data[self.end : end] + b"]")
+            _, *new = orjson.loads(b"[null" + between + b"]")
         except orjson.JSONDecodeError:
             return None
-        return _Open(data, end, self.before, self.name, [*self.items, *new], self.after)
+        size = self.size + _size(between)
+        return _Open(data, size, end, self.before, self.name, [*self.items, *new], self.after)
 
     @property
     def value(self) -> dict[str, Any]:
@@ -81,7 +92,7 @@ class Bodies:
                 return more.value, False
         value, mended = load_json(data)
         if isinstance(value, dict) and not mended:
-            whole = _Whole(data, value)
+            whole = _Whole(data, _size(data), value)
             grown = ((old, _opened(old, whole)) for old in kept if isinstance(old, _Whole))
             old_one, new = next(((old, new) for old, new in grown if new is not None), (None, whole))
             self._keep(session_id, old_one, new)
@@ -89,14 +100,14 @@ class Bodies:
 
     def forget(self, session_id: str) -> None:
         """Keep nothing of a session."""
-        self.nbytes -= sum(len(body.data) for body in self._kept.pop(session_id, ()))
+        self.nbytes -= sum(body.size for body in self._kept.pop(session_id, ()))
 
     def _keep(self, session_id: str, old: _Whole | _Open | None, new: _Whole | _Open) -> None:
         """The new one takes the place of the one that it goes on from."""
         before = self._kept.pop(session_id, [])
         after = [new, *(body for body in before if body is not old)][:_KEPT]
         self._kept[session_id] = after
-        self.nbytes += sum(len(body.data) for body in after) - sum(len(body.data) for body in before)
+        self.nbytes += sum(body.size for body in after) - sum(body.size for body in before)
         while self.nbytes > self._limit:
             self.forget(next(iter(self._kept)))
 
@@ -122,7 +133,7 @@ def _opened(old: _Whole, new: _Whole) -> _Open | None:
         return None
     if after.pop("") != [None]:  # a member of that name follows
         return None
-    opened = _Open(old.data, end, before, name, items, after).more(new.data)
+    opened = _Open(old.data, old.size, end, before, name, items, after).more(new.data)
     return opened if opened is not None and opened.value == new.value else None
 
 
