@@ -134,6 +134,28 @@ def test_a_run_is_audited_while_it_is_written(run):
     assert audit_run(folder).sessions == 2
 
 
+def test_the_stores_of_a_proxy_with_shards_are_one_run(tmp_path, capsys):
+    root = tmp_path / "store"
+    root.mkdir()
+    (root / "shards").write_text("3\n")
+    for shard, names in enumerate((("a", "b"), ("c",), ())):
+        with FilesStore(root / f"shard-{shard}", retain=True) as store:
+            for name in names:
+                write_session(store, name, finish=name != "b")
+    for folder in (tmp_path, root):
+        result = audit_run(folder)
+        assert result.ok, "a shard without a session is no doubt"
+        assert (result.sessions, result.unfinished, result.trained_tokens) == (3, 1, 12)
+    with FilesStore(root / "shard-1", retain=True) as store:
+        write_session(store, "d", spoil=shifted)
+    assert next(doubt.session_id for doubt in audit_run(tmp_path).doubts) == "d"
+    (root / "shards").write_text("4\n")
+    with pytest.raises(NotARunError, match="shard-3"):
+        audit_run(tmp_path)
+    assert main(["audit", str(root)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize("kind", ["missing", "a file", "not a run"])
 def test_a_folder_that_is_no_run_is_refused_in_one_line_with_exit_2(tmp_path, capsys, kind):
     folder = tmp_path / "x"

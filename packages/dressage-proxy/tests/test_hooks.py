@@ -149,6 +149,20 @@ def test_an_unknown_hook_or_one_that_is_none_is_refused_by_name(monkeypatch):
         load_hooks(["audit"])
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("no_such_module:Hook", "no_such_module:Hook: ModuleNotFoundError"),
+        ("builtins:no_such_name", "AttributeError"),
+        ("builtins:open", "TypeError"),
+    ],
+)
+def test_a_hook_that_does_not_load_or_fails_is_told_by_its_name(monkeypatch, value, said):
+    offer(monkeypatch, value)
+    with pytest.raises(ConfigError, match=f"--tool-hook audit: .*{said}"):
+        load_hooks(["audit"])
+
+
 def test_one_name_twice_is_refused():
     with pytest.raises(ConfigError, match="recorder is there twice"):
         Hooks([Recorder(), Recorder()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from dressage_recipes.errors import NotARunError
 
 STORE_FOLDER = "store"
 SUMMARY_FILE = "summary.json"
+_SHARDS_FILE = "shards"
+"""In the folder of a proxy's stores: how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +80,39 @@ class RunAudit:
 
 
 def audit_run(folder: Path) -> RunAudit:
-    """Audit every session of the run in ``folder``: its ``store`` folder, or a store itself. Changes nothing.
+    """Audit every session of the run in ``folder``: its ``store`` folder, or a store itself, that of a proxy
+    with shards too. Changes nothing.
 
     What a session cannot prove is a doubt in the result. Raises NotARunError where there is no store to read.
     """
+    summary = folder / SUMMARY_FILE
+    results = []
+    for root in stores_of(folder):
+        try:
+            store = FilesStore(root, read_only=True)
+        except StoreError as error:
+            raise NotARunError(f"{folder} holds no store that can be read: {error}") from error
+        with store:
+            results.append(_audit_store(store, over=summary.exists()))
+    result = _sum(results)
+    if not result.sessions:
+        result = replace(result, doubts=(Doubt("", Promise.P2, "the store holds no session"),))
+    return replace(result, doubts=(*result.doubts, *_against(summary, result)))
+
+
+def stores_of(folder: Path) -> tuple[Path, ...]:
+    """Where a run keeps its sessions: one store, or one for each shard of its proxy. Raises NotARunError when
+    the folder cannot be a run's, or a shard's store is missing."""
     root = store_of(folder)
     try:
-        store = FilesStore(root, read_only=True)
-    except StoreError as error:
-        raise NotARunError(f"{folder} holds no store that can be read: {error}") from error
-    summary = folder / SUMMARY_FILE
-    with store:
-        result = _audit_store(store, over=summary.exists())
-    return replace(result, doubts=(*result.doubts, *_against(summary, result)))
+        shards = int((root / _SHARDS_FILE).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return (root,)
+    except (OSError, ValueError) as error:
+        raise NotARunError(
+            f"{root / _SHARDS_FILE}: {error}", fix="give the whole folder of the store"
+        ) from error
+    return tuple(root / f"shard-{shard}" for shard in range(shards))
 
 
 def store_of(folder: Path) -> Path:
@@ -134,8 +156,6 @@ def _audit_store(store: FilesStore, *, over: bool) -> RunAudit:
         counts["trained"] += report.trained_tokens
         counts["proven"] += report.proven_tokens
         lost.update(report.lost_tokens)
-    if not counts["sessions"]:
-        doubts.append(Doubt("", Promise.P2, "the store holds no session"))
     return RunAudit(
         sessions=counts["sessions"],
         unfinished=counts["unfinished"],
@@ -145,6 +165,22 @@ def _audit_store(store: FilesStore, *, over: bool) -> RunAudit:
         proven_tokens=counts["proven"],
         lost_tokens={cause: n for cause, n in sorted(lost.items()) if n},
         doubts=tuple(doubts),
+    )
+
+
+def _sum(results: Sequence[RunAudit]) -> RunAudit:
+    lost = Counter[str]()
+    for result in results:
+        lost.update(result.lost_tokens)
+    return RunAudit(
+        sessions=sum(result.sessions for result in results),
+        unfinished=sum(result.unfinished for result in results),
+        unfinished_tokens=sum(result.unfinished_tokens for result in results),
+        sampled_tokens=sum(result.sampled_tokens for result in results),
+        trained_tokens=sum(result.trained_tokens for result in results),
+        proven_tokens=sum(result.proven_tokens for result in results),
+        lost_tokens=dict(sorted(lost.items())),
+        doubts=tuple(doubt for result in results for doubt in result.doubts),
     )
 
 

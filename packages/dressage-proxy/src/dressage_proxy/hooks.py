@@ -131,14 +131,19 @@ def _event(
 
 
 def load_hooks(names: Sequence[str]) -> list[ToolHook]:
-    """The hooks of these entry points. Raises ConfigError for a name that no package offers, or no hook."""
+    """The hooks of these entry points. Raises ConfigError for a name that no package offers, and for what does
+    not load, fails, or makes no hook."""
     offered = {point.name: point for point in entry_points(group=GROUP)}
     hooks = []
     for name in names:
         if name not in offered:
             known = ", ".join(sorted(offered)) or "none is installed"
             raise ConfigError(f"--tool-hook {name}: no package offers it under {GROUP} ({known})")
-        hook = offered[name].load()()
+        try:
+            hook = offered[name].load()()
+        except Exception as error:
+            where = offered[name].value
+            raise ConfigError(f"--tool-hook {name}: {where}: {type(error).__name__}: {error}") from error
         if not isinstance(hook, ToolHook):
             raise ConfigError(
                 f"--tool-hook {name}: {hook!r} is no ToolHook: name, order, required, before, after"
