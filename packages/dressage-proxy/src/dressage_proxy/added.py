@@ -77,7 +77,7 @@ def apart(
 ) -> tuple[Sequence[Raw], Mapping[int, str]]:
     """Messages with each of ``added`` (their whole texts) as the turn that it begins with and what was put
     behind that, and ``handles`` by the new indices; the very same where there is none."""
-    if not any(_added(added, message) for message in raw):
+    if not added or not any(_added(added, message) for message in raw):
         return raw, handles
     parted: list[Raw] = []
     moved: dict[int, str] = {}
@@ -96,6 +96,6 @@ def parts(message: Raw, found: Behind) -> list[Raw]:
 
 
 def _added(added: Mapping[str, Behind], message: object) -> Behind | None:
-    if not added or not isinstance(message, Mapping) or message.get("role") != "assistant":
+    if not isinstance(message, Mapping) or message.get("role") != "assistant":
         return None
     return None if message.get("tool_calls") else added.get("".join(text_blocks(message)))

@@ -162,8 +162,10 @@ class ChatWriter(Writer):
 
 
 def _answers(messages: list[Any]) -> list[Any]:
-    """Messages in which a result that names its call by its own id, as Qwen-Agent's do, says so."""
-    if not any(_names_none(message) for message in messages):
+    """Messages in which a result that names its call by its own id, as Qwen-Agent's do, says so. Who does it
+    once does it always: the last result tells."""
+    newest = reversed(messages)
+    if not _names_none(next((said for said in newest if _role(said) == "tool"), None)):
         return messages
     listed = [message.get("tool_calls") for message in messages if isinstance(message, Mapping)]
     calls = [call for made in listed if isinstance(made, list) for call in made]
@@ -180,10 +182,14 @@ def _names_none(message: object) -> bool:
     """Whether a message is a result that names no call, but has an id."""
     return (
         isinstance(message, Mapping)
-        and message.get("role") == "tool"
+        and _role(message) == "tool"
         and not message.get("tool_call_id")
         and "id" in message
     )
+
+
+def _role(message: object) -> object:
+    return message.get("role") if isinstance(message, Mapping) else None
 
 
 def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
