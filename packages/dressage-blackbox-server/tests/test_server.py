@@ -13,6 +13,7 @@ from dressage_blackbox_server import (
     RequestError,
     ServerError,
     ServerFullError,
+    SessionConfig,
     SessionExistsError,
     UnknownAgentError,
     UnknownSessionError,
@@ -70,6 +71,18 @@ async def test_a_session_is_created_once_and_found_again(http, client, config):
     assert (await client.session("s1")).config == config
     with pytest.raises(SessionExistsError):
         await client.create(config.model_copy(update={"model": "other"}), "s1")
+
+
+async def test_what_was_drawn_at_random_for_an_earlier_request_is_no_other_configuration(http, client):
+    body = {"config": {"agent": "command", "openai_url": "http://x/v1", "args": ["a"]}, "session_id": "s1"}
+    assert [(await http.post("/sessions", json=body)).status_code for _ in range(2)] == [201, 200]
+    config = SessionConfig(agent="command", openai_url="http://x/v1", args=("a",))
+    kept = (await client.session("s1")).config.session_uuid
+    assert (await client.create(config, "s1")).config.session_uuid == kept  # a client that began anew
+    with pytest.raises(SessionExistsError):
+        await client.create(config.model_copy(update={"args": ("b",)}), "s1")
+    named = config.model_dump(mode="json") | {"session_uuid": "another"}
+    assert (await http.post("/sessions", json={"config": named, "session_id": "s1"})).status_code == 409
 
 
 async def test_a_running_turn_is_a_202_and_a_final_one_a_200(http, client, executor, config):

@@ -81,7 +81,8 @@ class BlackboxClient:
         await self._send("DELETE", f"/sessions/{session_id}")
 
     async def _send(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
-        content = body.model_dump_json().encode() if body is not None else b""
+        # Without what was not given: a uuid drawn here would make the same request again another one.
+        content = body.model_dump_json(exclude_unset=True).encode() if body is not None else b""
         for attempt in range(self._retries + 1):
             try:
                 response = await self._http.request(

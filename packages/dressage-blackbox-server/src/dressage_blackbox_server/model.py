@@ -85,6 +85,7 @@ class SessionConfig(Frozen):
     home: str = "/tmp/agent"
     env: Mapping[str, str] = Field(default_factory=dict)
     session_uuid: str = Field(default_factory=lambda: str(uuid.uuid4()))
+    """What an agent program knows the conversation by; drawn at random where it is not given."""
     turn_timeout_s: float = Field(default=600.0, gt=0)
     output_bytes: int = Field(default=1 << 20, gt=0)
     """Per stream of a turn: head and tail are kept."""

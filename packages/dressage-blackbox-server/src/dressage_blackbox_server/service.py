@@ -75,7 +75,7 @@ class BlackboxService:
         name = session_id or uuid.uuid4().hex
         known = self._sessions.get(name)
         if known is not None:
-            if known.config != config:
+            if known.config != _as_named(config, known.config):
                 raise SessionExistsError(f"session {name!r} exists with another configuration: use a new id")
             return known, False
         adapter = find_agent(config.agent, self.agents)
@@ -109,3 +109,12 @@ class BlackboxService:
     async def aclose(self) -> None:
         """End whatever runs. The journal stays, for the next process."""
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
+
+
+def _as_named(config: SessionConfig, known: SessionConfig) -> SessionConfig:
+    """``config`` with the known one's uuid, unless it names one itself: what was drawn at random for a request
+    that came before is no difference of what is asked for.
+    """
+    if "session_uuid" in config.model_fields_set:
+        return config
+    return config.model_copy(update={"session_uuid": known.session_uuid})
