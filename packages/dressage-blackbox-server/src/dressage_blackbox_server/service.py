@@ -112,8 +112,8 @@ class BlackboxService:
 
 
 def _as_named(config: SessionConfig, known: SessionConfig) -> SessionConfig:
-    """``config`` with the known one's uuid, unless it names one itself: what was drawn at random for a request
-    that came before is no difference of what is asked for.
+    """``config`` with the known one's uuid, unless it names one itself: what was drawn at random for an
+    earlier request is no difference of what is asked for.
     """
     if "session_uuid" in config.model_fields_set:
         return config
