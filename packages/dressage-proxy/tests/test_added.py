@@ -129,6 +129,31 @@ async def test_text_that_does_not_begin_with_all_that_was_said_is_another_messag
     assert rig.codec.decode(rig.engine.requests[1].input_ids).count("<|im_start|>assistant") == 2
 
 
+@pytest.mark.parametrize("first", ["longer", "shorter"])
+async def test_of_two_samples_it_goes_on_from_the_one_that_says_most_of_it(rig, first):
+    longer, shorter = at_stop(rig, STEP + "\nand more"), rig.ids(STEP + "<|im_end|>")
+    rig.script_raw(*([longer, shorter] if first == "longer" else [shorter, longer]), rig.ids("<|im_end|>"))
+    session = await rig.open()
+    await ask(rig, session, [user("q")])
+    await ask(rig, session, [user("q")])
+    await ask(rig, session, [user("q"), assistant(f"{STEP}\nand more{STOP} out"), user("go on")])
+    assert rig.tree(session).turn(2).parent == (0 if first == "longer" else 1)
+    await rig.end(session)
+
+
+async def test_what_is_the_beginning_of_one_sample_is_not_taken_for_more_than_another(rig):
+    rig.script(STEP + "\nand more and more", STEP, "done")
+    session = await rig.open()
+    await ask(rig, session, [user("q")])
+    await ask(rig, session, [user("q")])
+    await ask(rig, session, [user("q"), assistant(STEP + "\nand more"), user("go on")])
+    assert (
+        "messages[1] is the beginning of what was returned as turn 0"
+        in rig.tree(session).turn(2).extra["flags"]
+    )
+    await rig.end(session)
+
+
 async def test_what_is_put_behind_text_under_a_handle_is_not_lost(rig):
     rig.script(f"<think>\nhm\n</think>\n\n{STEP}", END)
     session = await rig.open()

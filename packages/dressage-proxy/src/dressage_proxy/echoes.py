@@ -97,8 +97,8 @@ class Echoes:
             if index is None:
                 if not message.content.strip():
                     return None
-                return self._gone_on(tree, codec, message, asked()) or self._begun(
-                    tree, codec, message, key, asked
+                return self._begun(tree, codec, message, key, asked) or self._gone_on(
+                    tree, codec, message, asked()
                 )
         turn = tree.turn(index)
         if key == turn.reply_key:
@@ -150,12 +150,14 @@ class Echoes:
     def _gone_on(
         self, tree: TrajectoryTree, codec: ChatCodec, message: Message, turns: Sequence[int]
     ) -> Echo | None:
-        for index in turns:
-            turn = tree.turn(index)
-            found = behind(codec, turn, message)
-            if found is not None:
-                return Echo(index, len(turn.output_ids), turn.reply_key, behind=found)
-        return None
+        """Of several the turn that says most of it."""
+        found = [(index, behind(codec, tree.turn(index), message)) for index in turns]
+        gone_on = [(len(more.text), index, more) for index, more in found if more is not None]
+        if not gone_on:
+            return None
+        _, index, more = min(gone_on, key=lambda one: one[0])
+        turn = tree.turn(index)
+        return Echo(index, len(turn.output_ids), turn.reply_key, behind=more)
 
     def _begun(
         self,
