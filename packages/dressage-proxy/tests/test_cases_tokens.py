@@ -276,7 +276,6 @@ MALFORMED = [
     [{"role": "assistant", "tool_calls": [{"id": 5, "function": {"name": "f"}}]}],
     [{"role": "assistant", "tool_calls": [{"id": "a", "function": {}}]}],
     [{"role": "assistant", "tool_calls": [{"id": "a", "type": "custom"}]}],
-    [{"role": "user", "content": "x"}, {"role": "assistant", "content": "prefill"}],
 ]  # fmt: skip
 
 
