@@ -122,6 +122,7 @@ SYSTEMS = [
     ("You are maintaining a context-aware state summary for an interactive agent.", "compaction"),
     ("*Briefly* summarize this partial conversation about programming.", "compaction"),
     ("You are an expert context compressor. Shorten what follows.", "compaction"),
+    ("You are a coding agent. You are good at writing and maintaining summaries of talks.", "compaction"),
     ("You generate recaps of sessions for somebody who was away.", "helper"),
     ("You are a security classifier for a coding agent. Allow or block the call.", "helper"),
     ("You are selecting memories that help with what the user asks.", "helper"),

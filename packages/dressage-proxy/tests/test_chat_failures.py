@@ -35,6 +35,7 @@ async def test_a_prompt_beyond_the_context_is_the_dialects_own_400_before_the_en
         assert caught.value.code == "context_length_exceeded"
         assert caught.value.param == "messages"
         assert "maximum context length is 40 tokens" in caught.value.message
+        assert "input exceeds the context window of this model" in caught.value.message
     assert rig.engine.requests == []
     assert (await rig.chat(session, "hi")).choices, "a shorter one goes through"
 

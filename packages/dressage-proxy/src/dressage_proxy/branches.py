@@ -60,6 +60,10 @@ COMPACTION_PROMPTS = (
     re.compile(r"You are maintaining .{0,40}\bsummary\b", re.IGNORECASE | re.DOTALL),
     re.compile(r"\W*briefly\W+summari[sz]e", re.IGNORECASE),
     re.compile(r"You are .{0,60}\bcompress(?:or|es|ing)\b", re.IGNORECASE | re.DOTALL),
+    re.compile(
+        r"You are .{0,120}\b(?:creat|maintain|produc|writ)ing .{0,20}\bsummar(?:y|ies)\b",
+        re.IGNORECASE | re.DOTALL,
+    ),
 )
 """System prompts, from their start, of calls without tools that shorten a history."""
 

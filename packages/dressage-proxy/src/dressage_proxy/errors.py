@@ -96,10 +96,11 @@ class ContextOverflowError(RequestError):
 
     @classmethod
     def of(cls, tokens: int, window: int) -> ContextOverflowError:
-        """In the words that agents know an overflow by."""
+        """In the words that agents know an overflow by: those of both of OpenAI's APIs."""
         error = cls(
             f"This model's maximum context length is {window} tokens. However, your messages resulted in "
-            f"{tokens} tokens. Please reduce the length of the messages.",
+            f"{tokens} tokens. Please reduce the length of the messages. Your input exceeds the context window "
+            "of this model.",
             field="messages",
         )
         error.tokens, error.window = tokens, window
