@@ -99,8 +99,8 @@ class ContextOverflowError(RequestError):
         """In the words that agents know an overflow by: those of both of OpenAI's APIs."""
         error = cls(
             f"This model's maximum context length is {window} tokens. However, your messages resulted in "
-            f"{tokens} tokens. Please reduce the length of the messages. Your input exceeds the context window "
-            "of this model.",
+            f"{tokens} tokens. Please reduce the length of the messages. Your input exceeds the context "
+            "window of this model.",
             field="messages",
         )
         error.tokens, error.window = tokens, window
