@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_what_a_folder_lacks_is_named_with_the_fix(model_folder, lacks, named):
     with pytest.raises(UsageError, match=named) as refused:
         checked_folder(model_folder)
     assert refused.value.fix
+
+
+def test_a_file_that_cannot_be_read_is_named(model_folder, monkeypatch):
+    readable = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path.suffix != ".safetensors" and readable(path, mode)
+    )
+    with pytest.raises(UsageError, match=r"model\.safetensors cannot be read") as refused:
+        checked_folder(model_folder)
+    assert "chmod" in refused.value.fix
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./no/where", "/no/where", "a/b/c"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -140,6 +141,10 @@ def checked_folder(folder: Path, *, called: str = "--model") -> Path:
     for what, patterns in needs.items():
         if not any(any(folder.glob(pattern)) for pattern in patterns):
             raise UsageError(f"{called} {folder}: has no {what}", fix="give a folder with a causal LM")
+    for pattern in (pattern for patterns in needs.values() for pattern in patterns):
+        for path in folder.glob(pattern):
+            if not os.access(path, os.R_OK):
+                raise UsageError(f"{called} {folder}: {path.name} cannot be read", fix=f"chmod a+r {path}")
     config = folder / "tokenizer_config.json"
     in_config = config.is_file() and '"chat_template"' in config.read_text(encoding="utf-8")
     if not in_config and not (folder / "chat_template.jinja").is_file():
