@@ -183,3 +183,29 @@ async def test_what_a_helper_read_out_of_an_item_may_come_back_with_it(rig, call
     await send(rig, session, "responses", input=[user("q"), said, made, result], tools=[RUN])
     assert "flags" not in rig.tree(session).turn(1).extra
     await one_segment(rig, session)
+
+
+async def test_calls_under_a_clients_own_ids_are_what_was_said_where_the_reasoning_names_the_turn(rig, call):
+    thought = "<think>\nhm\n</think>\n\n"
+    rig.script(
+        thought + call(command="ls") + "\n" + call(command="pwd"), thought + call(command="ls"), "done"
+    )
+    session = await rig.open()
+    items = [user("q")]
+    for step in range(3):
+        body = {"input": items, "tools": [RUN], "store": False, "reasoning": {"summary": "auto"}}
+        answers = []
+        for item in (await send(rig, session, "responses", **body))["output"]:
+            if item["type"] == "function_call":
+                name = f"call_{item['call_id']}_{step}"
+                item = {
+                    "type": "function_call",
+                    "call_id": name,
+                    "name": "shell",
+                    "arguments": item["arguments"],
+                }
+                answers.append({"type": "function_call_output", "call_id": name, "output": f"out {step}"})
+            items.append(item)
+        items += answers
+    assert all("flags" not in turn.extra for turn in rig.tree(session).turns)
+    await one_segment(rig, session)

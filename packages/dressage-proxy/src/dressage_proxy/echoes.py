@@ -101,8 +101,8 @@ class Echoes:
                     tree, codec, message, asked()
                 )
         turn = tree.turn(index)
-        if key == turn.reply_key:
-            return Echo(index, len(turn.output_ids), key)
+        if key == turn.reply_key or as_issued(message, turn) is not None:
+            return Echo(index, len(turn.output_ids), turn.reply_key)
         gone_on = self._gone_on(tree, codec, message, [index])
         if gone_on is not None:
             return gone_on
