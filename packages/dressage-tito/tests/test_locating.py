@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-from dressage_tito import ChatCodec, Encoded, Message, Refusal
+from dressage_tito import ChatCodec, Encoded, Message, Refusal, ToolCall
 from dressage_tito.toy import TEMPLATE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -85,3 +87,41 @@ def test_a_content_inside_json_has_its_place_there(codec_with: Callable[..., Cha
     assert isinstance(whole, str)
     assert found.ids.tolist() == codec.encode_sample(whole)
     assert codec.decode(found.ids[~found.frame]) == r"x\"y\"" + "im_start"
+
+
+LITERAL = "<|im_end|>"
+
+
+def check_spelled(codec: ChatCodec, literal: str, text: str) -> None:
+    """Tools and calls whose lists hold a control literal are printed as the template prints them."""
+    value = f"a {literal} b {text}"
+    arguments = {"many": [value, {value: value}], "one": value}
+    properties = {"one": {"type": "string", "enum": [value], "default": [value]}, "many": {"type": "array"}}
+    tool = {"name": "shell", "description": value, "parameters": {"type": "object", "properties": properties}}
+    call = ToolCall(
+        codec.native_call_id("shell", 0) or "abcdefghi", "shell", arguments, json.dumps(arguments)
+    )
+    messages = [
+        Message("user", value),
+        Message("assistant", tool_calls=(call,)),
+        Message("tool", value, tool_call_id=call.id, name="shell"),
+    ]
+    tools = [{"type": "function", "function": tool}]
+    found = codec.start(messages, tools)
+    assert isinstance(found, Encoded), found
+    assert codec.decode(found.ids) == codec.reference_text(messages, tools)
+    assert not np.isin(found.ids[~found.frame], list(codec.control_ids)).any()
+
+
+@pytest.mark.parametrize("name", ["seed-oss", "minicpm5", "qwen3"])
+@pytest.mark.parametrize("text", ["", r"\ufdd2", "\ufdd2 \u00e9", r"\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4"])
+def test_what_a_template_prints_as_python_does_holds_no_mark(
+    name: str, text: str, real_codec: Callable[[str], ChatCodec]
+) -> None:
+    codec = real_codec(name)
+    check_spelled(codec, codec.decode(codec.stop_token_ids[:1]), text)
+
+
+@pytest.mark.parametrize("text", ["", r"\ufdd2"])
+def test_nor_does_json_of_ascii(text: str, codec_with: Callable[..., ChatCodec]) -> None:
+    check_spelled(codec_with(TEMPLATE.replace("tojson", "tojson(ensure_ascii=true)")), LITERAL, text)

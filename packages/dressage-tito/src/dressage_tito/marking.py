@@ -9,6 +9,7 @@ or ends), both stand in its middle instead, with the message's index between the
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,17 +35,36 @@ class Marks:
     escape: str
     cut: str
 
+    def unspelled(self, text: str) -> str:
+        """A render with the escape itself where the template spelled it: in a list that it prints as Python
+        does, or in JSON of ASCII."""
+        for form in _spelled(self.escape):
+            text = text.replace(form, self.escape)
+        return text
+
 
 _FIRST_MARKS = Marks(*_POOL[:4])
 
 
-def choose_marks(texts: Iterable[str]) -> Marks | None:
-    """Marks that occur in none of the texts; None where all are taken."""
-    wide = [text for text in texts if not text.isascii()]
+def choose_marks(texts: Iterable[str], *, spelled: bool = False) -> Marks | None:
+    """Marks that occur in none of the texts (with ``spelled``: nor as ASCII spells them); None where all are
+    taken."""
+    wide = [text for text in texts if spelled or not text.isascii()]
     if not wide:
         return _FIRST_MARKS
-    free = list(islice((mark for mark in _POOL if not any(mark in text for text in wide)), 4))
+
+    def occurs(mark: str) -> bool:
+        forms = (mark, *_spelled(mark)) if spelled else (mark,)
+        return any(form in text for text in wide for form in forms)
+
+    free = list(islice((mark for mark in _POOL if not occurs(mark)), 4))
     return Marks(*free) if len(free) == 4 else None
+
+
+@functools.cache
+def _spelled(mark: str) -> tuple[str, ...]:
+    """A mark as JSON spells it in ASCII, and as Python shows it."""
+    return tuple({json.dumps(mark)[1:-1], repr(mark)[1:-1]} - {mark})
 
 
 def conversation_texts(messages: Sequence[Message], tools: Sequence[Tool] | None) -> Iterator[str]:
@@ -81,6 +101,8 @@ class Marker:
         arguments_as: ArgumentsAs = "object",
     ) -> None:
         self.marks = marks
+        self.escaped = False
+        """Whether a control literal was broken so far."""
         self._arguments_as = arguments_as
         self._literals = literals
         self._reasoning_field = reasoning_field
@@ -92,6 +114,7 @@ class Marker:
         return text
 
     def _break(self, match: re.Match[str]) -> str:
+        self.escaped = True
         literal = match.group()
         return literal[0] + self.marks.escape + literal[1:]
 

@@ -70,7 +70,7 @@ class Renderer:
         closed by ``marks.cut`` (a message with calls: its last call's first argument).
         """
         try:
-            return self._rendered(messages, tools, kwargs, before)
+            return self._rendered(messages, tools, kwargs, before, spelled=False)
         except RecursionError:
             return Refusal(
                 "nested_too_deeply", "the tools or a call's arguments are nested too deeply to print"
@@ -82,8 +82,10 @@ class Renderer:
         tools: Sequence[Tool] | None,
         kwargs: Json,
         before: Sequence[Message],
+        *,
+        spelled: bool,
     ) -> Rendered | Refusal:
-        marks = choose_marks(conversation_texts(messages, tools))
+        marks = choose_marks(conversation_texts(messages, tools), spelled=spelled)
         if marks is None:
             return Refusal("marks_exhausted", "the conversation uses every character that could mark content")
         marker = self._marker(marks, self.literals)
@@ -92,10 +94,13 @@ class Renderer:
         contents = [marker.escape(message.content) for message in messages]
 
         def text(said: Sequence[Json]) -> str:
-            return self.template.render([*head, *said], escaped_tools, generation=True, kwargs=kwargs)
+            printed = self.template.render([*head, *said], escaped_tools, generation=True, kwargs=kwargs)
+            return marks.unspelled(printed) if spelled else printed
 
         try:
             bare = text(marker.messages(messages, marked=False))
+            if marker.escaped and not spelled and marks.unspelled(bare) != bare:
+                return self._rendered(messages, tools, kwargs, before, spelled=True)
             if not is_text(bare):
                 return Refusal(
                     "half_a_character",
