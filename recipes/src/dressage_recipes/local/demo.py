@@ -20,7 +20,7 @@ from dressage_sandbox import BubblewrapProvider, PooledProvider, SandboxProvider
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from dressage_recipes.events import Event, OnEvent, Phase, Progress
+from dressage_recipes.events import Event, Note, OnEvent, Phase, Progress
 from dressage_recipes.local.coldstart import ColdStarter
 from dressage_recipes.local.config import LocalConfig, to_toml
 from dressage_recipes.local.failures import FailureLog
@@ -30,6 +30,7 @@ from dressage_recipes.local.policy import check_prompts, hub_folder, load_policy
 from dressage_recipes.local.processes import Service, engine_service, proxy_service
 from dressage_recipes.local.rollouts import Collector
 from dressage_recipes.local.scratch import scratch_folder
+from dressage_recipes.local.stalls import watching
 from dressage_recipes.local.summary import Account, Summary
 from dressage_recipes.local.trainer import GrpoTrainer
 from dressage_recipes.local.transcripts import Transcripts
@@ -110,7 +111,8 @@ class _Run:
             if not config.model.path:
                 await loop.push()
             self.on_event(Phase("training", config.steps))
-            await self._unless_died(loop.run(), engine, proxy)
+            async with watching(source.files, lambda told: self.on_event(Note(told))):
+                await self._unless_died(loop.run(), engine, proxy)
             await asyncio.to_thread(self._save, trainer, folder)
             for service in (engine, proxy):
                 service.measure()

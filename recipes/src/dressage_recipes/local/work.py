@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,10 @@ class Source(Protocol):
     def sandbox(self) -> SandboxSpec | None:
         """The one spec of every rollout, which can be made ahead of time; None where there is none."""
 
+    @property
+    def files(self) -> frozenset[str]:
+        """Whose code runs in the loop and is not ours."""
+
     def draw(self, step: int, count: int) -> list[Work]:
         """The work of a step. The same config draws the same."""
 
@@ -81,6 +86,7 @@ class BuiltInWork:
     """The demo's problems, drawn at random."""
 
     sandbox: SandboxSpec | None = SANDBOX
+    files: frozenset[str] = frozenset()
 
     def __init__(self, config: LocalConfig) -> None:
         self._config = config
@@ -143,6 +149,14 @@ class OwnWork:
         alike = self._family.program is None and all(task.sandbox == first for task in self._tasks)
         return first if alike else None
 
+    @property
+    def files(self) -> frozenset[str]:
+        """Where the grader, the hooks and the tools are written, but for the paddock's own tools."""
+        family, hooks = self._family, self._family.hooks
+        parts = [family.grade, hooks.prepare, hooks.before_agent, hooks.after_agent, hooks.grade]
+        written = {_file_of(part) for part in (*parts, *(type(tool) for tool in family.tools)) if part}
+        return frozenset(written - {_file_of(ShellTool), ""})
+
     def draw(self, step: int, count: int) -> list[Work]:
         """The next tasks of the epoch; a new one begins where it ends."""
         drawn = list[Work]()
@@ -181,6 +195,14 @@ class OwnWork:
             config=PaddockConfig(cleanup_s=CLEANUP_S, session_limits=limits),
             hooks=hooks,
         )
+
+
+def _file_of(part: object) -> str:
+    """The file that a function or class is written in; "" where none is known."""
+    try:
+        return inspect.getfile(inspect.unwrap(part))  # type: ignore[arg-type]
+    except TypeError:  # an object that is called, or a part of the interpreter
+        return "" if isinstance(part, type) else _file_of(type(part))
 
 
 def group_name(step: int, number: int) -> str:
