@@ -82,11 +82,42 @@ async def test_the_call_of_the_last_turn_is_still_done(fakes):
     assert (result.artifacts, result.missing_artifacts) == ({"out": b"x"}, ("none",))
 
 
-async def test_a_broken_connection_is_infrastructure(fakes):
+def failing(parts, *errors):
+    """A client of a gateway whose first calls fail so."""
+    left = list(errors)
+    inner = parts.gateway._complete
+
+    async def answer(request):
+        if left:
+            raise left.pop(0)
+        return await inner(request)
+
+    return httpx.AsyncClient(transport=httpx.MockTransport(answer)), left
+
+
+BROKEN = [
+    httpx.ConnectError("refused"),
+    httpx.ReadError("reset"),
+    httpx.RemoteProtocolError("closed without a reply"),
+]
+
+
+@pytest.mark.parametrize("error", BROKEN)
+async def test_a_gateway_that_restarts_in_the_middle_is_asked_again(fakes, error):
+    parts = fakes([say("done")])
+    http, left = failing(parts, error)
+    async with http:
+        result = await WhiteboxPaddock(parts.provider, parts.gateway, http).run(TASK)
+    assert (result.failure_class, left) == (FailureClass.COMPLETED, [])
+
+
+async def test_a_connection_that_stays_broken_is_infrastructure(fakes):
     parts = fakes([say("x")])
-    parts.gateway.faults["complete"] = httpx.ReadError("reset")
-    result = await parts.paddock.run(TASK)
-    assert (result.ending.code, result.ending.retryable) == ("gateway_error", True)
+    http, left = failing(parts, *[httpx.ReadError("reset")] * 3)
+    config = WhiteboxConfig(busy_retries=1)
+    async with http:
+        result = await WhiteboxPaddock(parts.provider, parts.gateway, http, whitebox=config).run(TASK)
+    assert (result.ending.code, result.ending.retryable, len(left)) == ("gateway_error", True, 1)
 
 
 async def test_a_busy_gateway_is_asked_again_after_its_retry_after(fakes):

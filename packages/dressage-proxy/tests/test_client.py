@@ -55,7 +55,57 @@ def answering(reply: httpx.Response | Exception) -> ProxyClient:
             raise reply
         return reply
 
-    return ProxyClient("http://proxy", KEY, transport=httpx.MockTransport(handler))
+    return ProxyClient("http://proxy", KEY, patience_s=0, transport=httpx.MockTransport(handler))
+
+
+def failing(*first: Exception | httpx.Response) -> tuple[ProxyClient, list[str]]:
+    """A client of a proxy that fails so at first, and the paths that it was asked."""
+    left, asked = list(first), []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        failure = left.pop(0) if left else httpx.Response(200, json=ANYTHING)
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    return ProxyClient("http://proxy", KEY, transport=httpx.MockTransport(handler)), asked
+
+
+ANYTHING = {
+    "session_id": "s", "base_urls": {"openai": "o", "anthropic": "a"}, "segments": 0, "trained_tokens": 0,
+    "lost_tokens": {}, "quiesced": True, "preempted": 0, "waiting": 0,
+}  # fmt: skip
+RESTARTS = {"error": {"code": "shard_unavailable", "message": "ask again"}}
+
+
+@pytest.mark.parametrize(
+    "failure", [httpx.ConnectError("refused"), httpx.ReadError("reset"), httpx.Response(503, json=RESTARTS)]
+)
+async def test_a_proxy_that_restarts_is_asked_again(failure: Exception | httpx.Response) -> None:
+    client, asked = failing(failure, httpx.ConnectError("refused"))
+    async with client:
+        await client.finalize("s")
+        await client.delete("s")
+    assert asked == ["/sessions/s/finalize"] * 3 + ["/sessions/s"]
+
+
+async def test_a_session_is_opened_again_only_where_the_first_request_did_not_arrive() -> None:
+    client, asked = failing(httpx.ConnectError("refused"), httpx.ReadError("reset"))
+    async with client:
+        with pytest.raises(ControlError) as failed:
+            await client.open(instance_id="i")
+    assert (failed.value.code, len(asked)) == ("unreachable", 2)
+
+
+async def test_what_another_try_does_not_mend_is_told_at_once() -> None:
+    full = {"error": {"code": "too_many_sessions", "message": "full"}}
+    for reply in (httpx.Response(503, json=full), httpx.Response(409), httpx.ReadTimeout("slow")):
+        client, asked = failing(reply)
+        async with client:
+            with pytest.raises(ControlError):
+                await client.finalize("s")
+        assert len(asked) == 1
 
 
 async def test_a_session_is_opened_used_finalised_read_and_acked(rig: Rig) -> None:

@@ -17,6 +17,7 @@ OVERFLOW_CODES = frozenset({"context_length_exceeded", "context_window_exceeded"
 """``error.code`` values of an OpenAI-style 400 that mean "the conversation no longer fits"."""
 
 _BUSY = frozenset({429, 502, 503, 504, 529})
+_BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class Reply:
 class ChatClient:
     """Calls one session's ``/chat/completions`` over a shared, pooled ``httpx.AsyncClient``.
 
-    A busy answer (429, 502, 503, 504, 529) is tried again after its Retry-After, ``busy_retries`` times; a
-    broken connection is not, since the reply may have been recorded. No read time-out of its own: the
+    A busy answer (429, 502, 503, 504, 529) is tried again after its Retry-After, ``busy_retries`` times, and
+    so is a call whose connection was refused or broke: a gateway that restarts goes on with its sessions, and
+    one that had recorded a reply knows the same request as a retry. No read time-out of its own: the
     rollout's wall clock bounds it.
     """
 
@@ -71,13 +73,20 @@ class ChatClient:
         headers = {"content-type": "application/json"}
         timeout = httpx.Timeout(30.0, read=None)
         for attempt in range(self._busy_retries + 1):
+            last = attempt == self._busy_retries
             try:
                 response = await self._http.post(self._url, content=content, headers=headers, timeout=timeout)
             except httpx.TransportError as error:
-                raise GatewayError(f"no reply from the gateway: {type(error).__name__}: {error}") from error
-            if response.status_code not in _BUSY or attempt == self._busy_retries:
-                return response
-            await asyncio.sleep(_retry_after(response, attempt))
+                if last or not isinstance(error, _BROKEN):
+                    raise GatewayError(
+                        f"no reply from the gateway: {type(error).__name__}: {error}"
+                    ) from error
+                delay = _backoff(attempt)
+            else:
+                if last or response.status_code not in _BUSY:
+                    return response
+                delay = _retry_after(response, attempt)
+            await asyncio.sleep(delay)
         raise AssertionError("unreachable: the loop returns")
 
 
@@ -85,7 +94,11 @@ def _retry_after(response: httpx.Response, attempt: int) -> float:
     try:
         return min(30.0, max(0.0, float(response.headers["retry-after"])))
     except (KeyError, ValueError):
-        return min(10.0, 0.25 * 2.0**attempt)
+        return _backoff(attempt)
+
+
+def _backoff(attempt: int) -> float:
+    return min(10.0, 0.25 * 2.0**attempt)
 
 
 def _refusal(response: httpx.Response) -> ContextOverflowError | GatewayError | GatewayRefusedError:

@@ -18,7 +18,10 @@ class GatewaySession:
 
 @runtime_checkable
 class ModelGateway(Protocol):
-    """Opens and ends recording sessions. ``dressage_proxy.client.ProxyClient`` satisfies it structurally."""
+    """Opens and ends recording sessions. ``dressage_proxy.client.ProxyClient`` satisfies it structurally.
+
+    A model call that is made again, since no reply of it arrived, is one call to it: what it may have
+    recorded of the first is not trained."""
 
     async def open(
         self,

@@ -29,7 +29,8 @@ class WhiteboxConfig:
     model: str = "policy"
     """The model name in each request."""
     busy_retries: int = 5
-    """How often a busy gateway (429, 5xx with Retry-After) is asked again for one reply."""
+    """How often a busy gateway (429, 5xx with Retry-After), or one whose connection broke, is asked again for
+    one reply."""
     max_mistakes: int | None = None
     """So many wrong calls in a row (unknown tool, bad arguments, missing file) end the rollout as a policy
     failure; None never does."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,6 +16,11 @@ from dressage_segments import Segment, iter_frames, segment_from_bytes
 from dressage_tito import ThinkingPolicy
 
 from dressage_proxy.errors import ProxyError
+
+_FIRST_S = 0.1
+_CAP_S = 1.0
+_PASSING = ("draining", "shard_unavailable")
+"""Codes of a proxy that is about to start again, and has done nothing of what was asked."""
 
 
 class ControlError(ProxyError):
@@ -65,7 +73,9 @@ class Paused:
 class ProxyClient:
     """The proxy's control plane. Satisfies ``dressage_paddock.gateway.ModelGateway`` structurally.
 
-    Every method raises ControlError. Use it as an async context manager, or call ``close``.
+    Every method raises ControlError. A request that the proxy never got, or that may be made twice, is made
+    again for ``patience_s``: a proxy that restarts on its store has every session as it was. Use it as an
+    async context manager, or call ``close``.
     """
 
     def __init__(
@@ -74,9 +84,11 @@ class ProxyClient:
         control_key: str,
         *,
         timeout_s: float = 30.0,
+        patience_s: float = 10.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._timeout_s = timeout_s
+        self._patience_s = patience_s
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers={"Authorization": f"Bearer {control_key}"},
@@ -189,7 +201,7 @@ class ProxyClient:
 
     async def _probe(self, path: str) -> bool:
         try:
-            await self._send("GET", path)
+            await self._once("GET", path, None, self._timeout_s)
         except ControlError as error:
             if error.status in (0, 500, 502, 503, 504):
                 return False
@@ -210,12 +222,25 @@ class ProxyClient:
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> httpx.Response:
+        deadline = time.monotonic() + self._patience_s
+        for attempt in itertools.count():
+            delay = min(_CAP_S, _FIRST_S * 2.0**attempt)
+            try:
+                return await self._once(method, path, body, timeout_s or self._timeout_s)
+            except ControlError as error:
+                if not _worth_another(error, method, path) or time.monotonic() + delay > deadline:
+                    raise
+            await asyncio.sleep(delay)
+        raise AssertionError("the loop returns or raises")
+
+    async def _once(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+    ) -> httpx.Response:
         content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         headers = None if body is None else {"Content-Type": "application/json"}
-        timeout = self._timeout_s if timeout_s is None else timeout_s
         try:
             response = await self._http.request(
-                method, path, content=content, headers=headers, timeout=timeout
+                method, path, content=content, headers=headers, timeout=timeout_s
             )
         except httpx.HTTPError as error:
             raise ControlError(
@@ -227,6 +252,17 @@ class ProxyClient:
         if not response.is_success:
             raise _error(response)
         return response
+
+
+def _worth_another(error: ControlError, method: str, path: str) -> bool:
+    """Whether the same request again may do better and does no harm. Only opening a session does something
+    each time that it arrives."""
+    cause = error.__cause__
+    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
+        return True
+    if isinstance(cause, httpx.NetworkError | httpx.RemoteProtocolError):
+        return (method, path) != ("POST", "/sessions")
+    return error.status == 503 and error.code in _PASSING
 
 
 def _path(session_id: str) -> str:

@@ -131,8 +131,8 @@ def _event(
 
 
 def load_hooks(names: Sequence[str]) -> list[ToolHook]:
-    """The hooks of these entry points. Raises ConfigError for a name that no package offers, and for what does
-    not load, fails, or makes no hook."""
+    """The hooks of these entry points. Raises ConfigError for a name that no package offers, and for what
+    does not load, fails, or makes no hook."""
     offered = {point.name: point for point in entry_points(group=GROUP)}
     hooks = []
     for name in names:
