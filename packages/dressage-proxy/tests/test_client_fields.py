@@ -96,7 +96,8 @@ def test_every_field_that_anthropics_client_has_for_a_block_is_taken(kind, base,
 def test_every_field_that_anthropics_client_has_for_a_tool_is_taken():
     for kind in (anthropic_types.ToolParam, anthropic_beta.BetaToolParam):
         for tool in filled(kind, {"name": "f", "input_schema": {}}):
-            assert len(read_messages(USER, tools=[tool]).tools) == 1
+            read = read_messages(USER, tools=[tool, {"name": "g", "input_schema": {}}])
+            assert len(read.tools) + len(read.deferred) == 2
 
 
 MARKED = {

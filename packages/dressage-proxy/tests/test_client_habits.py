@@ -209,3 +209,53 @@ async def test_calls_under_a_clients_own_ids_are_what_was_said_where_the_reasoni
         items += answers
     assert all("flags" not in turn.extra for turn in rig.tree(session).turns)
     await one_segment(rig, session)
+
+
+def deferred(name):
+    return {"name": name, "description": f"It can {name}.", "input_schema": {}, "defer_loading": True}
+
+
+FIND = {"name": "find_tools", "input_schema": {"type": "object"}}
+
+
+async def test_a_tool_that_a_result_loads_is_told_there_and_nothing_before_it_changes(rig, call):
+    rig.script(call("find_tools", query="edit"), call("edit", path="a"), "done")
+    session = await rig.open()
+    messages, tools = [user("q")], [FIND, deferred("placeholder")]
+    results = [
+        {"content": [{"type": "tool_reference", "tool_name": "edit"}]},
+        {"content": [{"type": "text", "text": "ok"}]},
+        None,
+    ]
+    for result in results:
+        body = {"messages": messages, "max_tokens": 90, "tools": tools}
+        said = (await send(rig, session, "messages", **body))["content"]
+        if result is not None:
+            answer = {"type": "tool_result", "tool_use_id": said[-1]["id"], **result}
+            more = {"role": "user", "content": [answer, {"type": "text", "text": "Loaded."}]}
+            messages = [*messages, {"role": "assistant", "content": said}, more]
+            tools = [FIND, deferred("placeholder"), deferred("edit")]
+    first, second, _ = (rig.codec.decode(request.input_ids) for request in rig.engine.requests)
+    assert "placeholder" not in second
+    assert "edit" not in first.split("<|im_start|>user")[0]
+    told = second.split("<tool_response>")[1]
+    assert '"name": "edit", "description": "It can edit."' in told
+    await one_segment(rig, session)
+
+
+@pytest.mark.parametrize(("name", "text"), [("find_tools", "find_tools"), ("gone", "cannot be called")])
+async def test_a_reference_to_a_tool_that_is_offered_or_gone_says_so(rig, call, name, text):
+    rig.script(call("find_tools", query="x"), "done")
+    session = await rig.open()
+    body = {"messages": [user("q")], "max_tokens": 90, "tools": [FIND]}
+    said = (await send(rig, session, "messages", **body))["content"]
+    part = {"type": "tool_reference", "tool_name": name}
+    answer = {"type": "tool_result", "tool_use_id": said[-1]["id"], "content": [part]}
+    body["messages"] += [{"role": "assistant", "content": said}, {"role": "user", "content": [answer]}]
+    await send(rig, session, "messages", **body)
+    assert text in rig.codec.decode(rig.engine.requests[1].input_ids).split("<tool_response>")[1]
+    unnamed = {**part, "tool_name": 5}
+    body["messages"][-1] = {"role": "user", "content": [{**answer, "content": [unnamed]}]}
+    reply = await rig.http.post(f"/s/{session}/v1/messages", json={"model": "m", **body})
+    assert reply.status_code == 400
+    assert "messages[2].content[0].content[0].tool_name" in reply.json()["error"]["message"]

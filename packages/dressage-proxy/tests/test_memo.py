@@ -3,6 +3,7 @@
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.messages_input import Conversation as MessagesConversation
 from dressage_proxy.dialects.messages_input import read_messages
+from dressage_proxy.dialects.messages_tools import Tools
 from dressage_proxy.dialects.responses_input import Conversation as ResponsesConversation
 from dressage_proxy.dialects.responses_input import read_input
 from dressage_proxy.errors import RequestError
@@ -63,7 +64,7 @@ def test_a_memo_changes_nothing_of_what_messages_are_read_to(steps, system):
     memo = Memo()
     for items in histories(steps):
         body = {"messages": items, "system": system}
-        assert read_messages(body, memo) == read_messages(body, Memo())
+        assert read_messages(body, memo, Tools()) == read_messages(body, Memo(), Tools())
 
 
 def test_only_what_is_new_is_read(monkeypatch):
@@ -79,7 +80,7 @@ def test_only_what_is_new_is_read(monkeypatch):
     said = [{"role": "user", "content": str(number)} for number in range(200)]
     messages, items = Memo(), Memo()
     for count in (100, 150, 200):
-        read_messages({"messages": said[:count]}, messages)
+        read_messages({"messages": said[:count]}, messages, Tools())
         read_input({"input": said[:count]}, items, {})
     assert len(read) == 2 * 200
 
@@ -89,12 +90,12 @@ def test_a_conversation_that_goes_on_is_kept_once_though_its_last_message_is_wri
     items = []
     for number in range(20):
         blocks = [{"type": "text", "text": str(number)}]
-        read_messages({"messages": [*items, {"role": "user", "content": blocks}]}, memo)
+        read_messages({"messages": [*items, {"role": "user", "content": blocks}]}, memo, Tools())
         said = {"role": "assistant", "content": "yes"}
         items = [*items, {"role": "user", "content": str(number)}, said]
     assert len(memo._kept) <= 2
     for other in ("a", "b", "c", "d", "e"):
-        read_messages({"messages": [{"role": "user", "content": other}] * 9}, memo)
+        read_messages({"messages": [{"role": "user", "content": other}] * 9}, memo, Tools())
     assert len(memo._kept) == 4
     memo.clear()
     assert memo._kept == []

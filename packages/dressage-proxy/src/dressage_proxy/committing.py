@@ -39,7 +39,7 @@ class Committer:
             reply.ids,
             reasoning_open=planned.reasoning_open,
             finish_reason=reply.finish_reason,
-            tools=request.tools or None,
+            tools=[*request.tools, *request.deferred] or None,
         )
         message, wire_ids = _message(session, parsed, reply)
         turn = Turn(

@@ -52,6 +52,8 @@ class ModelRequest:
     """Parameters that change nothing of what is sampled, as the agent sent them; recorded with the turn."""
     model: str = ""
     """The model that the agent names."""
+    deferred: Sequence[Tool] = ()
+    """Tools that the model may call once a result told of them; they are not in the prompt."""
     stream: bool = False
     include_usage: bool = True
     """Whether a stream tells its usage."""

@@ -16,8 +16,8 @@ from dressage_proxy.dialects.messages_input import (
     PARAMETERS,
     check_output_config,
     read_messages,
-    read_tools,
 )
+from dressage_proxy.dialects.messages_tools import read_tools
 from dressage_proxy.dialects.params import dumps, pieces
 from dressage_proxy.errors import ContextOverflowError, RequestError
 from dressage_proxy.fresh import fresh_id
@@ -43,14 +43,16 @@ class MessagesDialect(Dialect):
         """See :meth:`Dialect.parse`."""
         accepted = PARAMETERS.check(body)
         config = check_output_config(body)
-        raw, handles = read_messages(body, memo)
+        tools = read_tools(body)
+        raw, handles = read_messages(body, memo, tools)
         asked = params.sampling(body, ("max_tokens",))
         stop = params.stop_texts(body.get("stop_sequences"), "stop_sequences")
         if stop:
             asked["stop"] = stop
         return ModelRequest(
             raw=raw,
-            tools=read_tools(body),
+            tools=tools.offered,
+            deferred=tools.deferred if tools.offered else (),
             asked=asked,
             kind=kind_from_headers(headers),
             thread=thread_from_headers(headers),

@@ -1,4 +1,4 @@
-"""What the Anthropic Messages dialect reads: its parameters, blocks and tools, as the chat shape.
+"""What the Anthropic Messages dialect reads: its parameters and blocks, as the chat shape.
 
 A user message that holds tool results and text becomes the results, in the order of their blocks (agents send
 them as they complete), and then one user message with the text. System messages stay where they are.
@@ -15,7 +15,6 @@ from dressage_proxy.dialects.content import (
     SYSTEM_JOINER,
     chat_call,
     chat_parts,
-    function_tool,
     known,
     mapping,
     no_text,
@@ -24,6 +23,7 @@ from dressage_proxy.dialects.content import (
     texts,
 )
 from dressage_proxy.dialects.memo import Memo, Reading
+from dressage_proxy.dialects.messages_tools import Tools
 from dressage_proxy.dialects.params import names, short, unsupported
 from dressage_proxy.errors import RequestError
 
@@ -67,10 +67,6 @@ _MESSAGE_FIELDS = names(
 _RESULT_FIELDS = names("type tool_use_id content is_error")
 _CALL_FIELDS = names("type name input caller index")
 _THINKING_FIELDS = names("type thinking signature")
-_TOOL_FIELDS = names(
-    "type name description input_schema strict defer_loading eager_input_streaming input_examples "
-    "allowed_callers"
-)
 
 Raw = list[Mapping[str, Any]]
 
@@ -78,9 +74,10 @@ Raw = list[Mapping[str, Any]]
 class Conversation:
     """Messages on their way to the chat shape, with the turn handles that their thinking carries."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, tools: Tools) -> None:
         self.raw = reading.raw
         self.handles = reading.handles
+        self._tools = tools
 
     def message(self, item: object, where: str) -> None:
         """One of ``messages``. Raises RequestError."""
@@ -109,7 +106,7 @@ class Conversation:
             block = mapping(item, at, "a content block")
             kind = block.get("type")
             if kind == "tool_result":
-                results.append(_result(block, at))
+                results.append(_result(block, at, self._tools))
             elif kind == "text":
                 known(block, _TEXT_FIELDS, at)
                 said.append(text_field(block, "text", at))
@@ -176,46 +173,16 @@ class _AssistantTurn:
         return message
 
 
-def _result(block: Mapping[str, Any], at: str) -> dict[str, Any]:
+def _result(block: Mapping[str, Any], at: str, tools: Tools) -> dict[str, Any]:
     known(block, _RESULT_FIELDS, at)
-    said = BLOCK_JOINER.join(texts(block.get("content"), f"{at}.content", _TEXT, _TEXT_FIELDS))
+    content = block.get("content")
+    if isinstance(content, list):
+        content = [tools.told(part, f"{at}.content[{index}]") for index, part in enumerate(content)]
+    said = BLOCK_JOINER.join(texts(content, f"{at}.content", _TEXT, _TEXT_FIELDS))
     if params.flag(block, "is_error", f"{at}."):
         said = ERROR_PREFIX + said
     answers = text_field(block, "tool_use_id", at, empty=False)
     return {"role": "tool", "tool_call_id": answers, "content": said}
-
-
-def read_tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The tools to offer. Raises RequestError for those that only Anthropic's servers have."""
-    tools: list[Mapping[str, Any]] = []
-    for index, item in enumerate(params.shape(body.get("tools"), list, "tools", [])):
-        at = f"tools[{index}]"
-        tool = mapping(item, at, "a tool with name and input_schema")
-        if tool.get("type") not in (None, "custom"):
-            raise unsupported(
-                f"{at}.type",
-                f"{at}.type is {short(tool.get('type'))}: a tool of Anthropic's own servers",
-                "send tools with an input_schema alone",
-            )
-        known(tool, _TOOL_FIELDS, at)
-        name = text_field(tool, "name", at, empty=False)
-        description = params.shape(tool.get("description"), str, f"{at}.description", "")
-        schema = params.shape(tool.get("input_schema"), dict, f"{at}.input_schema", None)
-        tools.append(function_tool(name, description, schema))
-    return [] if _choice(body.get("tool_choice"), bool(tools)) == "none" else tools
-
-
-def _choice(value: object, offered: bool) -> str:
-    if value is None:
-        return "auto"
-    choice = mapping(value, "tool_choice", '{"type": "auto"} or {"type": "none"}')
-    kind = choice.get("type")
-    if kind not in ("auto", "none"):
-        raise unsupported("tool_choice", f"tool_choice {short(kind)} is not supported", "send auto or none")
-    if choice.get("disable_parallel_tool_use") and offered and kind == "auto":
-        name = "tool_choice.disable_parallel_tool_use"
-        raise unsupported(name, f"{name} is not supported: a model makes as many calls as it samples")
-    return str(kind)
 
 
 def check_output_config(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +195,7 @@ def check_output_config(body: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def read_messages(body: Mapping[str, Any], memo: Memo) -> tuple[Raw, dict[int, str]]:
+def read_messages(body: Mapping[str, Any], memo: Memo, tools: Tools) -> tuple[Raw, dict[int, str]]:
     """The whole conversation and its turn handles. Raises RequestError."""
     if body.get("thread") is not None:
         raise RequestError(
@@ -245,7 +212,7 @@ def read_messages(body: Mapping[str, Any], memo: Memo) -> tuple[Raw, dict[int, s
     if blocks:
         lead.append({"role": "system", "content": chat_parts(blocks, SYSTEM_JOINER)})
     reading, read = memo.start(items)
-    conversation = Conversation(reading)
+    conversation = Conversation(reading, tools)
     for index in range(read, len(items)):
         conversation.message(items[index], f"messages[{index}]")
         reading.mark(index + 1)
