@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -125,3 +128,23 @@ def test_what_a_template_prints_as_python_does_holds_no_mark(
 @pytest.mark.parametrize("text", ["", r"\ufdd2"])
 def test_nor_does_json_of_ascii(text: str, codec_with: Callable[..., ChatCodec]) -> None:
     check_spelled(codec_with(TEMPLATE.replace("tojson", "tojson(ensure_ascii=true)")), LITERAL, text)
+
+
+@pytest.mark.parametrize("thinking", ["keep", "as-template"])
+def test_a_clock_that_runs_on_between_renders_hinders_no_proof(
+    thinking: Literal["keep", "as-template"], codec_with: Callable[..., ChatCodec]
+) -> None:
+    """Renders with and without marks tell the same time."""
+    ticks = itertools.count()
+    codec = codec_with(
+        "{{- 'It is ' + strftime_now('%H:%M:%S.%f') + '.\n' }}" + TEMPLATE,
+        clock=lambda: datetime(2026, 2, 1, tzinfo=UTC) + timedelta(seconds=next(ticks)),
+    )
+    assert not codec.profile.not_appendable
+    for content in ("user", "It", "im_start"):
+        started = codec.start([Message("user", content)])
+        assert isinstance(started, Encoded)
+        assert codec.decode(started.ids[~started.frame]) == content
+        prefix = [*started.ids.tolist(), *codec.encode_sample("a<|im_end|>")]
+        found = codec.extend(prefix, [Message("user", content)], thinking=thinking)
+        assert isinstance(found, Encoded), found

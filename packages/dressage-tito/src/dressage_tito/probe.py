@@ -33,13 +33,15 @@ class Probe:
     def __init__(self, template: ChatTemplate, kwargs: Json) -> None:
         self.template = template
         self.kwargs = kwargs
+        self._clock = template.stopped_clock()
         self.arguments: ArgumentsAs = "object"
         self.trailing = ""
 
     def text(self, messages: Sequence[Json], *, generation: bool = False, tools: bool = False) -> str:
         """The render of these messages, less a generation prompt that nobody asked for."""
+        offered = [PROBE_TOOL] if tools else None
         text = self.template.render(
-            messages, [PROBE_TOOL] if tools else None, generation=generation, kwargs=self.kwargs
+            messages, offered, generation=generation, kwargs=self.kwargs, clock=self._clock
         )
         return text if generation or not self.trailing else text.removesuffix(self.trailing)
 

@@ -22,7 +22,7 @@ from dressage_tito.messages import Message, Refusal, Tool
 from dressage_tito.profile import Profile
 from dressage_tito.spans import Span
 from dressage_tito.tails import Tails
-from dressage_tito.template import ChatTemplate, Json, RenderError
+from dressage_tito.template import ChatTemplate, Clock, Json, RenderError
 
 _MAX_OPENINGS = 32
 _MAX_KWARGS_CHARS = 4096
@@ -90,11 +90,14 @@ class Renderer:
             return Refusal("marks_exhausted", "the conversation uses every character that could mark content")
         marker = self._marker(marks, self.literals)
         head = head_messages(marker, before)
+        clock = self.template.stopped_clock()
         escaped_tools = marker.tools(tools)
         contents = [marker.escape(message.content) for message in messages]
 
         def text(said: Sequence[Json]) -> str:
-            printed = self.template.render([*head, *said], escaped_tools, generation=True, kwargs=kwargs)
+            printed = self.template.render(
+                [*head, *said], escaped_tools, generation=True, kwargs=kwargs, clock=clock
+            )
             return marks.unspelled(printed) if spelled else printed
 
         try:
@@ -190,15 +193,16 @@ class Renderer:
         asked = appended if answers else [Message("tool")]
         reply = before_tail(asked, with_calls=answers or calls)[-1]
         user = Message("user", "hi")
+        clock = self.template.stopped_clock()
         try:
-            prompt = self.reference([user], tools, kwargs, generation=True)
+            prompt = self.reference([user], tools, kwargs, generation=True, clock=clock)
         except RenderError:
             return [None for _ in thoughts]
         found: list[str | None] = []
         for reasoning in thoughts:
             said = [user, replace(reply, reasoning=reasoning), *appended]
             try:
-                text = self.reference(said, tools, kwargs, generation=True)
+                text = self.reference(said, tools, kwargs, generation=True, clock=clock)
             except RenderError:
                 found.append(None)
             else:
@@ -244,12 +248,19 @@ class Renderer:
         return before.removeprefix(self.profile.turn_close_text)
 
     def reference(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, kwargs: Json, *, generation: bool
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        kwargs: Json,
+        *,
+        generation: bool,
+        clock: Clock | None = None,
     ) -> str:
         """The template's own render, nothing escaped or marked. Raises RenderError."""
         marker = self._marker(Marks("", "", "", ""), re.compile("(?!)"))
+        said = marker.messages(messages, marked=False)
         text = self.template.render(
-            marker.messages(messages, marked=False), marker.tools(tools), generation=generation, kwargs=kwargs
+            said, marker.tools(tools), generation=generation, kwargs=kwargs, clock=clock
         )
         if self.profile.trailing_prompt and not generation:
             return text.removesuffix(self.profile.generation_prompt)

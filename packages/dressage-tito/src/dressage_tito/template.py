@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -62,13 +63,24 @@ class ChatTemplate:
         *,
         generation: bool,
         kwargs: Json | None = None,
+        clock: Clock | None = None,
     ) -> str:
-        """The prompt text. Raises RenderError with the template's own words where it refuses or fails."""
+        """The prompt text. Raises RenderError with the template's own words where it refuses or fails.
+
+        Renders that are to be compared share a ``clock`` that stands still.
+        """
         template = self._templates[self._name(bool(tools))]
+        context = self._context(messages, tools, generation, kwargs)
+        if clock is not None:
+            context = {"strftime_now": lambda pattern: clock().strftime(pattern), **context}
         try:
-            return template.render(self._context(messages, tools, generation, kwargs))
+            return template.render(context)
         except self._failures as error:
             raise RenderError(f"{type(error).__name__}: {error}") from error
+
+    def stopped_clock(self) -> Clock:
+        """The time when it is first asked for, from then on."""
+        return functools.cache(self._clock)
 
     def traced(self, trace: Trace, messages: Sequence[Json], kwargs: Json) -> tuple[Part, ...] | None:
         """What ``render`` prints for messages (no tools, with the generation prompt) in which ropes of the
