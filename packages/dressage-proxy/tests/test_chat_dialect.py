@@ -145,6 +145,16 @@ async def test_probes_are_answered_and_other_routes_named(rig):
     assert (await rig.http.get(f"/s/{'f' * 32}/v1/models")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    "path", ["chat/completions/chatcmpl-1", "responses/resp_1", "files", "files/file-1", "batches",
+             "messages/batches/b", "conversations/c"],
+)  # fmt: skip
+async def test_what_the_proxy_keeps_for_no_client_is_not_found(rig, path):
+    session = await rig.open()
+    reply = await rig.http.get(f"/s/{session}/v1/{path}")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_kept")
+
+
 async def test_stop_strings_end_the_reply_and_are_not_shown(rig):
     rig.script_raw(Output(rig.ids("ab END cd"), matched="END"))
     session = await rig.open()

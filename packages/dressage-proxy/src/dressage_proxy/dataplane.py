@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from dressage_proxy.asgi import Receive, Scope, Send, as_request_error, retry_after, send_reply, watching
 from dressage_proxy.attempts import Attempt
 from dressage_proxy.config import ProxyConfig
-from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest, Writer
+from dressage_proxy.dialects.base import Dialect, ModelReply, ModelRequest
 from dressage_proxy.dialects.chat import CHAT, model_entry, models_body
 from dressage_proxy.dialects.memo import Memo
 from dressage_proxy.dialects.messages import MESSAGES
@@ -23,9 +23,9 @@ from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.records import record
 from dressage_proxy.session import Session
 from dressage_proxy.sessions import Sessions
+from dressage_proxy.streaming import Beat, Stream
 from dressage_proxy.surrogates import HALVES_NOTE
 
-_SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 _COUNT = "v1/messages/count_tokens"
 _DIALECTS: Mapping[str, Dialect] = {
     "v1/chat/completions": CHAT,
@@ -37,6 +37,15 @@ _ROUTES = (
     "the base URL of OpenAI clients ends in /s/{session}/v1, that of Anthropic clients in /s/{session}; "
     "there are v1/chat/completions, v1/responses, v1/messages and v1/messages/count_tokens"
 )
+_KEPT_ELSEWHERE: Mapping[str, str] = {
+    "v1/responses/": "responses",
+    "v1/chat/completions/": "chat completions",
+    "v1/messages/batches": "batches",
+    "v1/batches": "batches",
+    "v1/conversations": "conversations",
+    "v1/files": "files",
+}
+"""What the vendors' servers keep for their clients, by the beginning of its path."""
 _ANTHROPIC_HEADER = "anthropic-version"
 
 
@@ -86,8 +95,9 @@ class DataPlane:
                 code="unknown_route",
                 fix=_ROUTES if method == "POST" else None,
             )
-        if rest.startswith("v1/responses/"):
-            raise NotFoundError("the proxy keeps no responses", code="response_not_found")
+        kept = next((name for name in _KEPT_ELSEWHERE if rest.startswith(name)), None)
+        if kept is not None:
+            raise NotFoundError(f"the proxy keeps no {_KEPT_ELSEWHERE[kept]}", code="not_kept")
         model = self._config.model_name
         body = b"{}"
         if rest == "v1/models":
@@ -115,7 +125,7 @@ class DataPlane:
             attempt, reply = await self._made(call, request, None)
             await self._deliver(call, attempt, [writer.body(reply)])
             return
-        stream = _Stream(call.send, writer, self._config.keepalive_s)
+        stream = Stream(call.send, writer, self._config.keepalive_s)
         try:
             attempt, reply = await self._made(call, request, stream)
         except ClientGoneError:
@@ -128,7 +138,7 @@ class DataPlane:
         await self._deliver(call, attempt, writer.events(reply), stream)
 
     async def _made(
-        self, call: _Call, request: ModelRequest, stream: _Stream | None
+        self, call: _Call, request: ModelRequest, stream: Stream | None
     ) -> tuple[Attempt, ModelReply]:
         """The reply, while the client is there; a stream is kept alive meanwhile. Raises ClientGoneError."""
         attempt = self._pipeline.join(call.session, request)
@@ -145,7 +155,7 @@ class DataPlane:
             with watching(call.scope, call.receive) as gone:
                 gone.add_done_callback(leave)
                 try:
-                    async with _Beat(stream, attempt, leave):
+                    async with Beat(stream, attempt, leave):
                         if attempt.turn is not None:
                             await attempt.make()
                         else:
@@ -165,7 +175,7 @@ class DataPlane:
         call: _Call,
         attempt: Attempt,
         chunks: Iterable[bytes],
-        stream: _Stream | None = None,
+        stream: Stream | None = None,
     ) -> None:
         try:
             body = b"".join(chunks)  # whole before its headers: what fails here still has a status to tell
@@ -227,70 +237,3 @@ class _Call:
     scope: Scope
     receive: Receive
     send: Send
-
-
-class _Stream:
-    """A server-sent event stream whose headers are held back until there is something to say."""
-
-    def __init__(self, send: Send, writer: Writer, keepalive_s: float) -> None:
-        self._send = send
-        self._writer = writer
-        self.keepalive_s = keepalive_s
-        self.started = False
-
-    async def keep_alive(self, prompt_tokens: int) -> None:
-        """Say in the dialect's own way that the reply is being made; 0 tokens: not known yet."""
-        head = b"" if self.started else self._writer.head(prompt_tokens)
-        await self._start()
-        body = head + self._writer.keep_alive()
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
-
-    async def end(self, body: bytes) -> None:
-        """Say the rest."""
-        await self._start()
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _start(self) -> None:
-        if not self.started:
-            self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _SSE})
-
-
-class _Beat:
-    """Keeps a stream alive while its reply is made; where that fails, ``failed`` is called. What it began to
-    say is said to its end: the reply must not come into the middle of it."""
-
-    def __init__(self, stream: _Stream | None, attempt: Attempt, failed: Callable[[], None]) -> None:
-        self._stream = stream
-        self._attempt = attempt
-        self._failed = failed
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._over = False
-
-    async def __aenter__(self) -> None:
-        if self._stream is not None:
-            self._wait(self._stream)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            await asyncio.wait({self._task})
-
-    def _wait(self, stream: _Stream) -> None:
-        if not self._over:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(stream.keepalive_s, self._begin, stream)
-
-    def _begin(self, stream: _Stream) -> None:
-        self._task = asyncio.create_task(self._beat(stream))
-
-    async def _beat(self, stream: _Stream) -> None:
-        try:
-            await stream.keep_alive(self._attempt.known.prompt_tokens)
-        except OSError:
-            self._failed()
-        else:
-            self._wait(stream)
