@@ -4,6 +4,7 @@ import asyncio
 
 from dressage_segments import iter_frames, segment_from_bytes
 from dressage_store import FilesStore
+from dressage_tito import ChatCodec
 
 
 def error_of(reply, status):
@@ -54,6 +55,17 @@ async def test_get_tells_state_steps_branches_and_tokens(rig):
     state = (await rig.http.get(path)).json()
     assert (state["state"], state["steps"], state["generation"]) == ("finalized", 2, 1)
     assert state["branches"] == {"main": 1, "subagent": 1}, "an end takes nothing away"
+
+
+async def test_the_first_caller_does_not_wait_for_what_the_tokenizer_finds_out_about_itself(
+    make_rig, monkeypatch
+):
+    begun = []
+    real = ChatCodec.start
+    monkeypatch.setattr(ChatCodec, "start", lambda *args, **named: begun.append(1) or real(*args, **named))
+    rig = await make_rig()
+    assert begun == [1], "before it listens"
+    await rig.chat(await rig.open(), "hi")
 
 
 async def test_what_may_be_left_out_may_be_null(rig):

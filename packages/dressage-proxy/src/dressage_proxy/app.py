@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dressage_store import StoreError
-from dressage_tito import ChatCodec
+from dressage_tito import ChatCodec, Message
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -79,6 +79,8 @@ class Proxy:
 
     async def start(self) -> None:
         """Open the engine pools and resume what the store has."""
+        # What a codec finds out about its tokenizer at its first text takes a good part of a second.
+        self.pipeline.codec.start([Message("user", "hello")])
         await self.engines.start()
         resumed = self.sessions.recover()
         if resumed:
