@@ -26,6 +26,15 @@ def test_what_ships_is_valid_and_survives_being_written(name: str, tmp_path: Pat
         ("[tasks.weights]\nread = 1\n[training]\nspeed = 1", "training.speed"),
         ("[tasks.weights]\nread = 1\n[model]\nhidden = 130", "model"),
         ("steps = 3", "tasks"),
+        (
+            "[tasks.weights]\nread = 1\n[model]\nhidden = 30\nheads = 2",
+            "model: hidden .30. / heads .2. must be even",
+        ),
+        ("steps = true\n[tasks.weights]\nread = 1", "steps: Input should be a valid integer"),
+        ('steps = "2"\n[tasks.weights]\nread = 1', "steps: Input should be a valid integer"),
+        ("[tasks.weights]\nread = true", "tasks.weights.read: Input should be a valid number"),
+        ("out = 3\n[tasks.weights]\nread = 1", "out"),
+        ("[tasks.weights]\nread = 1\n[engine]\nthreads = 100000", "engine.threads"),
         ("steps =", "no TOML"),
     ],
 )

@@ -187,7 +187,7 @@ async def test_a_service_that_does_not_start_says_where_to_look(tmp_path: Path) 
     from dressage_recipes.local.processes import Service, ServiceError
 
     log = tmp_path / "x.log"
-    with pytest.raises(ServiceError, match="did not start: boom") as caught:
+    with pytest.raises(ServiceError, match=r"did not start \(exit code 1\): boom") as caught:
         async with Service("the thing", ["-c", "import sys; sys.exit('boom')"], log):
             raise AssertionError("it must not start")
     assert str(log) in str(caught.value)

@@ -19,7 +19,7 @@ _FIX = "`dressage train --print-defaults` prints every field"
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class TinyModel(_Frozen):
@@ -42,6 +42,10 @@ class TinyModel(_Frozen):
     def _divides(self) -> TinyModel:
         if self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        if self.hidden // self.heads % 2:
+            raise ValueError(
+                f"hidden ({self.hidden}) / heads ({self.heads}) must be even: rotary positions go in pairs"
+            )
         return self
 
 
@@ -69,7 +73,9 @@ class ColdStart(_Frozen):
 class TaskSet(_Frozen):
     """Which problems (built-in ones by ``weights``, or a ``family``'s), and how the agent works on them."""
 
-    weights: dict[Variant, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    weights: dict[Annotated[Variant, Field(strict=False)], Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict
+    )
     """How often each built-in problem is drawn."""
     family: str = ""
     """``FILE.py``, ``FILE.py:NAME`` or ``package.module:NAME`` of a ``TaskFamily``; a file lies beside the
@@ -113,7 +119,7 @@ class Engine(_Frozen):
     slots: int = Field(default=64, ge=1)
     context_length: int = Field(default=512, ge=64)
     retain_mib: int = Field(default=256, ge=0)
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=1024)
 
 
 class Training(_Frozen):
@@ -130,7 +136,7 @@ class Training(_Frozen):
     decay: float = Field(default=0.9, ge=0, le=1)
     normalise_std: bool = True
     trainable_layers: int | None = Field(default=None, ge=1)
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=1024)
 
 
 class LocalConfig(_Frozen):
@@ -138,7 +144,7 @@ class LocalConfig(_Frozen):
 
     seed: int = Field(default=1, ge=0)
     steps: int = Field(default=40, ge=1)
-    out: Path = Path("runs/local")
+    out: Path = Field(default=Path("runs/local"), strict=False)
     tracker: Literal["auto", "none", "trackio", "wandb"] = "auto"
     """``auto``: whichever of trackio and W&B is installed."""
     model: TinyModel = Field(default_factory=TinyModel)

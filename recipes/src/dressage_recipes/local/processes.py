@@ -92,8 +92,10 @@ class Service:
                 said = json.loads(line)
                 if isinstance(said, dict) and said.get("event") == "ready":
                     return said
-        await process.wait()
-        raise ServiceError(f"{self.name} did not start: {self._last_words()}", fix=self._look())
+        code = await process.wait()
+        raise ServiceError(
+            f"{self.name} did not start (exit code {code}): {self._last_words()}", fix=self._look()
+        )
 
     async def end(self) -> None:
         """End it and all that it started, within ``STOP_S`` or by force. Again: nothing more."""
