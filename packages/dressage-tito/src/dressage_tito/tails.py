@@ -24,9 +24,8 @@ Printed = tuple[str, tuple[Span, ...]]
 """A tail, and where contents stand in it."""
 
 _KEPT = 64
-_KEPT_MESSAGES = 64
 _KEPT_CHARS = 4096
-"""More messages at once, and longer names and arguments, hardly come again: nothing is kept of them."""
+"""Very many messages at once, and long names and arguments, hardly come again: nothing is kept of them."""
 _TRIES = 3
 """So many renders of one form are traced in vain: after that only the fourth, the eighth and so on. Its texts
 alone may have been what could not be followed."""
@@ -81,12 +80,8 @@ class Tails:
     _tries: dict[Hashable, int] = field(default_factory=dict)
 
     def asked(self, marker: Marker, messages: Sequence[Message], kwargs: Json) -> Asked | None:
-        """The messages as they are looked up; None where they are long, or not plain: contents are all that a
-        template prints of plain messages, and none is blank."""
-        settings = repr(sorted(kwargs.items())) if kwargs else ""
-        size = len(settings) + sum([len(message.name) for message in messages])
-        if size > _KEPT_CHARS or len(messages) > _KEPT_MESSAGES:
-            return None
+        """The messages as they are looked up; None where they are not plain: contents are all that a template
+        prints of plain messages, and none is blank."""
         forms = []
         texts = []
         ids = []
@@ -99,6 +94,7 @@ class Tails:
         texts += ids
         if not all(map(is_text, texts)):
             return None
+        settings = repr(sorted(kwargs.items())) if kwargs else ""
         return Asked((marker.marks, tuple(forms), settings), tuple(texts))
 
     def printed(self, asked: Asked) -> Printed | None:
@@ -119,7 +115,7 @@ class Tails:
         """Keep what a proven render shows. ``said`` makes the template's messages from texts in place of
         those of ``asked``; ``whole`` is what they were printed as, and ``tail`` is its end, after the last
         ``closing``."""
-        if not _is_json(kwargs):
+        if not _is_json(kwargs) or len(repr(asked.form)) > _KEPT_CHARS:
             return
         if len(self._tries) >= _KEPT:
             self._tries.clear()
