@@ -48,7 +48,8 @@ _Int = Annotated[int, Strict()]
 class ProxyConfig(BaseModel):
     """What one proxy process serves. Lengths in tokens, times in seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # pydantic before 2.10 warns of names that begin with model_.
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     tokenizer: Path
     """A Hugging Face tokenizer folder with a chat template."""
