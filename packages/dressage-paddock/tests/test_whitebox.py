@@ -190,6 +190,17 @@ async def test_a_finalize_that_fails_makes_it_infrastructure_and_drops_the_sessi
     assert [s.state for s in parts.gateway.sessions.values()] == ["deleted"]
 
 
+async def test_an_end_that_fails_too_hides_not_why_the_rollout_failed(fakes):
+    seen = []
+    parts = fakes([say("x")], on_event=seen.append, whitebox=WhiteboxConfig(busy_retries=0))
+    gone = httpx.ConnectError("refused")
+    parts.gateway.faults.update(complete=gone, finalize=gone, delete=gone)
+    result = await parts.paddock.run(TASK)
+    assert (result.failure_class, result.ending.code) == (FailureClass.INFRASTRUCTURE, "gateway_error")
+    assert result.ending.stage is Stage.AGENT
+    assert "cleanup_failed" in [event.name for event in seen], "the end's own failure is told apart"
+
+
 async def test_stages_out_of_order_are_refused(fakes):
     parts = fakes([say("x")])
 

@@ -283,7 +283,11 @@ class Rollout:
 
     def _conclude(self, released: Released) -> None:
         ending = self._course.ended
-        if released.session_error is not None and ending.failure_class is not FailureClass.ABORTED:
+        told = (
+            FailureClass.ABORTED,
+            FailureClass.INFRASTRUCTURE,
+        )  # what came first is why the rest failed too
+        if released.session_error is not None and ending.failure_class not in told:
             self._course.reward = None
             ending = classify(released.session_error, Stage.END)
             self._course.ending = replace(ending, failure_class=FailureClass.INFRASTRUCTURE)
