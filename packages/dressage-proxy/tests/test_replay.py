@@ -79,6 +79,17 @@ def test_an_answer_with_calls_is_to_a_request_that_offered_tools():
     assert [call.echo is not None for call in again.calls] == [True, False, False]
 
 
+def test_an_answer_of_a_history_whose_beginning_changed_is_to_the_request_that_ends_as_it_does():
+    (run,) = some("qwen_compacts")
+    body = run.rows[0].body
+    user = [{"role": "user", "content": text} for text in ("go", "on", "first, it is noon: go")]
+    said = [{"role": "assistant", "content": text} for text in ("yes", "done")]
+    asked = [[user[0]], [user[0]], [user[0], said[0], user[1]], [user[2], said[0], user[1], said[1], user[1]]]
+    (again,) = runs_from_rows([replace(run.rows[0], body={**body, "messages": raw}) for raw in asked])
+    told = [call.echo["content"] if call.echo else "" for call in again.calls]
+    assert told == ["", "yes", "done", ""]
+
+
 def test_traffic_is_read_from_plain_and_packed_files_and_resumed_runs_are_one(tmp_path):
     rows = [asdict(row) for row in synthetic_rows() if row.run.startswith("two_runs")]
     lines = "".join(json.dumps(row) + "\n" for row in rows)

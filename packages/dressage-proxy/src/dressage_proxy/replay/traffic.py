@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,7 @@ def _answered(
     handle: str,
     name: str,
 ) -> None:
-    best, best_score = None, 0.0
+    best, best_score = None, (0.0, 0)
     for position, (call, prints) in enumerate(open_calls):
         assert call.request is not None
         assert later.request is not None
@@ -229,18 +229,25 @@ def _answered(
             continue
         if message.get("tool_calls") and not call.request.tools:
             continue
-        said, said_later = _unled(prints), _unled(before)
-        common = next(
-            (i for i, (one, two) in enumerate(zip(said, said_later, strict=False)) if one != two),
-            min(len(said), len(said_later)),
-        )
         exact = prints == before
-        score = common + (0.5 if exact else 0.25 if said == said_later else 0.0)
+        score = _likeness(prints, before)
         if best is None or score > best_score or (exact and score == best_score):
             best, best_score = position, score
     if best is not None:
         call, _ = open_calls.pop(best)
         call.echo, call.echo_handle, call.echo_name = message, handle, name
+
+
+def _likeness(prints: list[str], before: list[str]) -> tuple[float, int]:
+    """How much of a request comes back before an answer: from its beginning on, then from its end on."""
+    said, said_later = _unled(prints), _unled(before)
+    bonus = 0.5 if prints == before else 0.25 if said == said_later else 0.0
+    return _shared(said, said_later) + bonus, _shared(said[::-1], said_later[::-1])
+
+
+def _shared(one: list[str], two: list[str]) -> int:
+    """How many messages two lists begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
 
 
 def _unled(prints: list[str]) -> list[str]:
