@@ -172,3 +172,20 @@ async def test_a_text_that_is_left_of_a_broken_stream_keeps_its_sampled_ids(rig,
     assert then.input_ids[: start + count] == [*first.input_ids, *sampled[:count]]
     trajectory = await rig.end(session)
     assert trajectory.lost_tokens == {"undelivered": len(sampled)}
+
+
+@pytest.mark.parametrize("thought", [True, False])
+async def test_of_turns_that_said_the_same_the_one_is_meant_that_thought_it(rig, thought):
+    rig.script(*(f"<think>\nthought {number}\n</think>\n\nDone." for number in range(3)), "end")
+    session = await rig.open()
+    messages = ["go"]
+    for number in range(3):
+        said = (await rig.chat(session, *messages)).choices[0].message.model_dump(exclude_none=True)
+        if not thought:
+            said = {"role": "assistant", "content": said["content"]}
+        messages += [said, f"on {number}"]
+    await rig.chat(session, "It is noon: go", *messages[1:])
+    tree = rig.tree(session)
+    prompt = bytes(np.asarray(rig.engine.requests[-1].input_ids, np.int32))
+    used = [prompt.count(bytes(tree.turn(index).output_ids)) for index in range(3)]
+    assert used == ([1, 1, 1] if thought else [0, 0, 3])

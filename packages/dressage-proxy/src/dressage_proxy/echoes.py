@@ -61,6 +61,8 @@ class Echoes:
     """Turn handle -> turn."""
     texts: dict[str, int] = field(default_factory=dict)
     """Key of a returned message -> the newest turn that returned it."""
+    same: dict[str, list[int]] = field(default_factory=dict)
+    """Key of a message that several turns returned -> these turns."""
     added: dict[str, Behind] = field(default_factory=dict)
     """Text of a message in which a client put something behind a turn's text."""
 
@@ -69,6 +71,9 @@ class Echoes:
         for wire in turn.extra.get("wire_ids", {}):
             self.calls[wire] = turn.index
         self.handles[turn_handle(session_id, turn.index)] = turn.index
+        before = self.texts.get(turn.reply_key)
+        if before is not None:
+            self.same.setdefault(turn.reply_key, [before]).append(turn.index)
         self.texts[turn.reply_key] = turn.index
 
     def find(
@@ -90,7 +95,7 @@ class Echoes:
         if index is None and handle:
             index = self.handles.get(handle)
         if index is None:
-            index = self.texts.get(key) if message.content or message.tool_calls else None
+            index = self._told(tree, codec, message, key) if message.content or message.tool_calls else None
             if index is None:
                 index = self._renamed(tree, message, asked)
                 key = key if index is None else tree.turn(index).reply_key
@@ -139,6 +144,15 @@ class Echoes:
             if len(parsed.tool_calls) == len(issued):
                 said.append(returned(parsed, turn.finish_reason, matched, issued))
         return next((one for one in said if message_key(one) == turn.reply_key), said[0] if said else None)
+
+    def _told(self, tree: TrajectoryTree, codec: ChatCodec, message: Message, key: str) -> int | None:
+        """The newest turn that returned a text; of several, the one that thought what the message has."""
+        newest, thought = self.texts.get(key), message.reasoning.strip()
+        for index in reversed(self.same.get(key, ()) if thought else ()):
+            turn = tree.turn(index)
+            if _parsed(codec, turn, len(turn.output_ids), turn.finish_reason).reasoning.strip() == thought:
+                return index
+        return newest
 
     def _renamed(
         self, tree: TrajectoryTree, message: Message, asked: Callable[[], Sequence[int]]
