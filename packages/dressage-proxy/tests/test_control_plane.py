@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx
 from dressage_segments import iter_frames, segment_from_bytes
 from dressage_store import FilesStore
 from dressage_tito import ChatCodec
@@ -66,6 +67,20 @@ async def test_the_first_caller_does_not_wait_for_what_the_tokenizer_finds_out_a
     rig = await make_rig()
     assert begun == [1], "before it listens"
     await rig.chat(await rig.open(), "hi")
+
+
+async def test_a_proxy_on_every_address_is_where_its_session_was_opened(rig):
+    for listens, asked, expected in (
+        ("0.0.0.0", "gpu-7:9000", "http://gpu-7:8080"),
+        ("0.0.0.0", "10.0.0.7", "http://10.0.0.7:8080"),
+        ("[::]", "[fd00::7]:9000", "http://[fd00::7]:8080"),
+        ("10.0.0.1", "gpu-7:9000", "http://10.0.0.1:8080"),
+    ):
+        transport = httpx.ASGITransport(rig.proxy.control_app(f"http://{listens}:8080"))
+        headers = {"Authorization": f"Bearer {rig.key}", "Host": asked}
+        async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as http:
+            opened = (await http.post("/sessions", json={"instance_id": "i"})).json()
+        assert opened["base_urls"]["anthropic"] == f"{expected}/s/{opened['session_id']}"
 
 
 async def test_what_may_be_left_out_may_be_null(rig):

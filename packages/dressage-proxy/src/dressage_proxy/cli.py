@@ -79,7 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         help="record routed experts (R3); auto reads the tokenizer folder's config.json",
     )
     serve.add_argument("--store", required=True, type=Path, help="folder for turn logs and trajectories")
-    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 or :: is all, and agents get the one where a session was opened",
+    )
     serve.add_argument("--port", type=int, default=8080, help="data plane; 0 takes a free one")
     serve.add_argument("--control-port", type=int, help="control plane; default: the data plane's port")
     serve.add_argument("--control-key-file", type=Path)
@@ -177,11 +181,12 @@ def _listeners(
 def _ready(
     args: argparse.Namespace, data: socket.socket, control: socket.socket | None, key_file: Path | None
 ) -> dict[str, object]:
-    data_url = f"http://{args.host}:{data.getsockname()[1]}"
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    data_url = f"http://{host}:{data.getsockname()[1]}"
     return {
         "event": "ready",
         "data_url": data_url,
-        "control_url": f"http://{args.host}:{control.getsockname()[1]}" if control else data_url,
+        "control_url": f"http://{host}:{control.getsockname()[1]}" if control else data_url,
         "control_key_file": str(key_file) if key_file else None,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from dressage_segments import FailureClass, SessionInfo, segment_to_bytes, write_frames
 from fastapi import APIRouter, Depends, Request, Response
@@ -36,6 +37,7 @@ from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.sessions import Sessions
 
+_EVERY = ("0.0.0.0", "::")
 _BEARER = HTTPBearer(scheme_name="control key", auto_error=False)
 _FRAMES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -129,7 +131,7 @@ def health_router(store_writable: Callable[[], bool], engines: EnginePool, pipel
 
 def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, base_url: str) -> None:
     @router.post("/sessions", status_code=201, responses=refusals(*BODY))
-    async def open_session(body: OpenBody) -> Opened:
+    async def open_session(body: OpenBody, request: Request) -> Opened:
         info = SessionInfo("", body.instance_id, body.group_id or "", body.rollout_id or "")
         session = sessions.open(
             info,
@@ -138,7 +140,7 @@ def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, b
             labels=body.labels or {},
             thinking=body.thinking or "keep",
         )
-        url = f"{base_url}/s/{session.id}"
+        url = f"{_reachable(base_url, request)}/s/{session.id}"
         return Opened(session_id=session.id, base_urls=BaseUrls(openai=f"{url}/v1", anthropic=url))
 
     @router.get("/sessions/{session_id}", responses=refusals(*SESSION))
@@ -198,6 +200,20 @@ def _segment_routes(router: APIRouter, sessions: Sessions) -> None:
     async def ack(session_id: str, body: AckBody) -> Response:
         sessions.ack(session_id, body.generation)
         return Response(status_code=204)
+
+
+def _reachable(base_url: str, request: Request) -> str:
+    """The data plane's address for whoever opens a session. A proxy that listens on every address of its
+    machine has none of its own: it is where it was asked."""
+    parts = urlsplit(base_url)
+    if parts.hostname not in _EVERY:
+        return base_url
+    try:
+        asked = request.url.hostname
+    except ValueError:  # a Host that is none
+        asked = None
+    host = f"[{asked}]" if asked and ":" in asked else asked
+    return parts._replace(netloc=f"{host}:{parts.port}").geturl() if host else base_url
 
 
 def _rollout(controller: Controller) -> RolloutView:
