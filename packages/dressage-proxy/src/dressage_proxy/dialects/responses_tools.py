@@ -17,7 +17,7 @@ from dressage_proxy.dialects.params import names, short, unsupported
 HOSTED = {
     "web_search": "the proxy searches nothing",
     "web_search_preview": "the proxy searches nothing",
-    "tool_search": "every tool is offered from the start",
+    "tool_search": "what is not offered from the start is not found",
     "image_generation": "the proxy draws nothing",
 }
 """Tools of OpenAI's own servers that agents offer by default: left out, and noted with the turn."""
