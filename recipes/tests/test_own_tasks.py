@@ -90,6 +90,13 @@ def test_a_dataset_may_have_a_byte_order_mark_blank_lines_and_any_line_separator
     assert {task.limits.max_turns for task in tasks} == {4}
 
 
+def test_a_familys_change_of_folder_is_its_own(folder: Path) -> None:
+    (folder / "mine.py").write_text("import os\nos.chdir('/')" + FAMILY)
+    here = Path.cwd()
+    load_own_tasks(own(folder))
+    assert Path.cwd() == here
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,18 @@ class OwnTasks:
 
 
 def load_own_tasks(config: TaskSet) -> OwnTasks:
-    """What ``tasks.family`` and ``tasks.dataset`` name. Raises UsageError with the line that is wrong."""
+    """What ``tasks.family`` and ``tasks.dataset`` name. Raises UsageError with the line that is wrong.
+
+    A family's code that changes the folder does so for itself alone: a run's own paths may be relative.
+    """
+    here = Path.cwd()
+    try:
+        return _loaded(config)
+    finally:
+        os.chdir(here)
+
+
+def _loaded(config: TaskSet) -> OwnTasks:
     family = load_family(config.family)
     path = Path(config.dataset)
     tasks, lines = list[Task](), dict[str, int]()
