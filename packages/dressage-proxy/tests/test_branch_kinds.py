@@ -1,8 +1,10 @@
 """What a call is for, by headers, marks and what the tree holds."""
 
 import asyncio
+import time
 
 import pytest
+from dressage_proxy.branches import forks
 
 RUN = {"type": "function", "function": {"name": "run", "parameters": {}}}
 
@@ -236,6 +238,14 @@ async def test_a_copy_of_the_agent_that_is_given_its_history_is_a_sub_agent(rig,
     assert [one[0] for one in await kinds(rig, session)] == ["main", "subagent", "subagent", "main"]
     anchors = [segment for segment in (await rig.end(session)).segments if segment.anchor]
     assert [str(segment.kind) for segment in anchors] == ["main"]
+
+
+@pytest.mark.parametrize("text", ["STOP" + " " * 200_000, "STOP " + "a b " * 50_000, "STOP\n" * 50_000])
+def test_whether_a_long_message_begins_a_copy_is_seen_at_once(text):
+    began = time.perf_counter()
+    assert not forks([user(text)])
+    assert time.perf_counter() - began < 0.5
+    assert forks([user("STOP. " + "Read this. " * 10 + "\n\nYou are a forked worker process.")])
 
 
 BESIDE = [

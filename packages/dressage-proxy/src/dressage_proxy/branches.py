@@ -129,7 +129,7 @@ _ANY_MARK = _any_of((*COMPACTION_MARKS, *HELPER_MARKS))
 SUBAGENT_PROMPTS = (re.compile(r"\[Subagent Context\]"),)
 """Starts of the first user message of a sub-agent whose agent sends no header."""
 
-FORK_MARKS = (re.compile(r"(?:<fork-[\w-]+>\s*)?(?:STOP\b[^\n]*\s+)?You are a forked worker\b"),)
+FORK_MARKS = (re.compile(r"(?:<fork-[\w-]+>\s*)?(?:STOP\b[^\n]{0,200}\s{1,8})?You are a forked worker\b"),)
 """Starts of a user message from which on a copy of the agent works: it has the whole history till there."""
 
 SUBAGENT_SYSTEMS = (
