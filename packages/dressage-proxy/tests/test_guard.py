@@ -169,6 +169,41 @@ async def test_a_body_that_is_passed_on_is_cut_after_what_its_peer_takes(tmp_pat
     assert b"date" not in dict(sent[0]["headers"]), "the server here says its own"
 
 
+async def test_a_request_is_passed_on_with_its_path_as_it_came(tmp_path):
+    lines = []
+
+    async def answer(reader, writer):
+        lines.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        writer.write(b"HTTP/1.1 404 x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def send(_):
+        pass
+
+    path = tmp_path / "peer.sock"
+    server = await asyncio.start_unix_server(answer, path)
+    peer = Peer(path, 100)
+    for raw in (b"/s/x/../../sessions", b"/s/%2e%2e/x%2Fy", b"/s/x//v1/models"):
+        scope = {
+            "method": "GET",
+            "path": raw.decode(),
+            "raw_path": raw,
+            "query_string": b"a=%2b+1",
+            "headers": [],
+        }
+        coming = iter([{"type": "http.request", "body": b""}])
+
+        async def receive(coming=coming):
+            message = next(coming, None)
+            return message or await asyncio.Event().wait()
+
+        await peer.forward(scope, receive, send)
+        assert lines.pop() == b"GET " + raw + b"?a=%2b+1 HTTP/1.1"
+    await peer.close()
+    server.close()
+
+
 async def test_a_peer_that_has_ended_is_not_waited_for(tmp_path):
     peer = Peer(tmp_path / "nobody.sock", 100)
     peer.end()

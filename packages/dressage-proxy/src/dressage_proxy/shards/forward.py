@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from dressage_proxy.asgi import Receive, Scope, Send, send_reply
 
@@ -99,7 +100,8 @@ class Peer:
     async def _passed(self, scope: Scope, body: bytes, send: Send) -> None:
         query = scope.get("query_string", b"")
         raw = scope.get("raw_path") or scope["path"].encode()
-        url = "http://peer" + raw.decode("latin-1") + ("?" + query.decode("latin-1") if query else "")
+        path = raw.decode("latin-1") + ("?" + query.decode("latin-1") if query else "")
+        url = URL("http://peer" + path, encoded=True)  # as it came: "/s/x/../y" is not another path
         headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _ASKED]
         started = False
         try:
@@ -117,7 +119,7 @@ class Peer:
             await refuse(scope, send, 503, "shard_unavailable", message)
 
     async def _connected(
-        self, method: str, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
+        self, method: str, url: URL, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> aiohttp.ClientResponse:
         """Send once it can be reached: a request that never arrived may be sent again."""
         text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
