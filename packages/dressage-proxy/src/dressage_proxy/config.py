@@ -97,6 +97,13 @@ class ProxyConfig(BaseModel):
     keepalive_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Interval of comments on an idle stream."""
 
+    @field_validator("control_key")
+    @classmethod
+    def _checked_key(cls, key: str) -> str:
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise ValueError("cannot go in a header: give printable ASCII without blanks")
+        return key
+
     @field_validator("engines")
     @classmethod
     def _checked_engines(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
