@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
+from dressage_proxy.session import Session
 from dressage_segments import LossCause
 from dressage_store import CorruptStoreError, StoreClosedError, StoreError, StoreFullError
 
@@ -166,3 +168,21 @@ async def test_twin_sub_agents_of_one_call_each_look_like_a_retry(rig: Any) -> N
     trajectory = await rig.end(session)
     (twin,) = trajectory.lost_tokens.items()
     assert twin == (LossCause.RETRY, trajectory.trained_tokens)
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "responses", "messages"])
+async def test_nothing_keeps_a_session_that_was_deleted(rig: Any, route: str) -> None:
+    session = await rig.open()
+    said = [{"role": "user", "content": "go"}]
+    body = {"model": "m", "input" if route == "responses" else "messages": said}
+    limit = {"max_tokens": 9} if route == "messages" else {}
+    reply = await rig.http.post(f"/s/{session}/v1/{route}", json={**body, **limit})
+    assert reply.status_code == 200, reply.text
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await rig.http.delete(f"/sessions/{session}")).status_code == 204
+        left = [kept for kept in gc.get_objects() if isinstance(kept, Session) and kept.id == session]
+    finally:
+        gc.enable()
+    assert left == []

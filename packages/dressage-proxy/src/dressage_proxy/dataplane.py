@@ -115,9 +115,8 @@ class DataPlane:
 
     async def _answer(self, call: _Call) -> None:
         body, mended = await self._body(call)
-        memo = call.session.memo
-        memo.recall = partial(self._pipeline.said, call.session)
-        request = call.dialect.parse(body, call.headers, memo)
+        with call.session.memo.recalling(partial(self._pipeline.said, call.session)) as memo:
+            request = call.dialect.parse(body, call.headers, memo)
         if mended:
             request = replace(request, notes=(*request.notes, HALVES_NOTE))
         writer = call.dialect.writer(request, request.model or self._config.model_name)

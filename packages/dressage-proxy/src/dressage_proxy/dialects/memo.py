@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,14 @@ from dressage_tito import Message
 _KEPT = 4
 _LAST = 3
 """So many items at its end an agent may write anew when it goes on: a text as a list of one, a cut turn."""
+
+
+Recall = Callable[[str], Message | None]
+
+
+def _nothing(_: str) -> Message | None:
+    """A memo of its own recalls nothing."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,17 @@ class Memo:
 
     def __init__(self) -> None:
         self._kept: list[Reading] = []
-        self.recall: Callable[[str], Message | None] = _nothing
+        self.recall: Recall = _nothing
         """The message of a turn of the session, by its handle: requests may name it in its place."""
+
+    @contextmanager
+    def recalling(self, recall: Recall) -> Iterator[Memo]:
+        """With what one request may name: what knows the session must not be kept by it."""
+        self.recall = recall
+        try:
+            yield self
+        finally:
+            self.recall = _nothing
 
     def start(self, items: Sequence[Any]) -> tuple[Reading, int]:
         """The reading to go on with, and the first of ``items`` that is still to be read."""
@@ -82,8 +100,3 @@ class Memo:
     def clear(self) -> None:
         """Forget all."""
         self._kept.clear()
-        self.recall = _nothing
-
-
-def _nothing(_: str) -> None:
-    """A memo of its own recalls nothing."""
