@@ -169,7 +169,8 @@ def _answers(messages: list[Any]) -> list[Any]:
         return messages
     listed = [message.get("tool_calls") for message in messages if isinstance(message, Mapping)]
     calls = [call for made in listed if isinstance(made, list) for call in made]
-    known = [call.get("id") for call in calls if isinstance(call, Mapping)]
+    ids = (call.get("id") for call in calls if isinstance(call, Mapping))
+    known = {wire for wire in ids if isinstance(wire, str)}
     return [
         {**message, "tool_call_id": message["id"]}
         if _names_none(message) and message["id"] in known
@@ -184,7 +185,7 @@ def _names_none(message: object) -> bool:
         isinstance(message, Mapping)
         and _role(message) == "tool"
         and not message.get("tool_call_id")
-        and "id" in message
+        and isinstance(message.get("id"), str)
     )
 
 
