@@ -12,7 +12,7 @@
         │   ├── GatewayRefusedError            the gateway refused the request by name
         │   ├── SandboxFailedError             the sandbox could not be made or died
         │   ├── ToolFailedError                a tool broke, by no fault of the model
-    │   ├── HookFailedError                a hook raised or gave something else than its type
+        │   ├── HookFailedError                a hook raised or gave something else than its type
         │   └── GraderFailedError              the grader raised, timed out or gave no finite number
         ├── ContextOverflowError(ValueError)   the conversation no longer fits the model's context
         └── StageTimeoutError(TimeoutError)    a stage used up its time

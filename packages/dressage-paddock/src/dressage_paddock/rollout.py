@@ -283,10 +283,8 @@ class Rollout:
 
     def _conclude(self, released: Released) -> None:
         ending = self._course.ended
-        told = (
-            FailureClass.ABORTED,
-            FailureClass.INFRASTRUCTURE,
-        )  # what came first is why the rest failed too
+        # What came first is why the rest failed too.
+        told = (FailureClass.ABORTED, FailureClass.INFRASTRUCTURE)
         if released.session_error is not None and ending.failure_class not in told:
             self._course.reward = None
             ending = classify(released.session_error, Stage.END)
