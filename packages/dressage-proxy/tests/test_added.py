@@ -224,3 +224,32 @@ def test_a_turns_text_and_what_was_put_behind_it_are_the_message_again(codec, sa
         return
     assert message_key(Message("assistant", found.told)) == turn.reply_key
     assert (said + stop + found.text).strip() == echo.strip()
+
+
+@pytest.mark.parametrize("restored", [STOP, ""])
+async def test_what_is_written_as_text_has_the_stop_string_where_the_client_has_it(rig, restored):
+    rig.script_raw(at_stop(rig, STEP), *[rig.ids(END + "<|im_end|>")] * 3)
+    session = await rig.open(thinking="as-template")
+    echo = assistant(f"{STEP}{restored} out")
+    for conversation in (
+        [user("q")],
+        [user("q"), echo],
+        [user("q"), echo, user("go on")],
+        [user("another"), echo, user("go on")],
+    ):
+        await ask(rig, session, conversation)
+    assert "copied" not in rig.tree(session).turn(3).extra
+    for number in (1, 3):
+        prompt = rig.codec.decode(rig.engine.requests[number].input_ids)
+        assert f"<|im_start|>assistant\n{STEP}{restored} out<|im_end|>" in prompt
+
+
+async def test_counting_keeps_nothing_of_what_is_behind_a_turn(rig):
+    rig.script_raw(at_stop(rig, STEP))
+    session = await rig.open()
+    await ask(rig, session, [user("q")])
+    messages = [user("q"), assistant(f"{STEP}{STOP} out"), user("go on")]
+    body = {"model": "m", "messages": messages}
+    reply = await rig.http.post(f"/s/{session}/v1/messages/count_tokens", json=body)
+    assert reply.status_code == 200, reply.text
+    assert rig.proxy.sessions.live(session).echoes.added == {}

@@ -30,10 +30,17 @@ class Behind:
     """The text that a turn was returned as."""
     text: str
     """What the client put behind it; "" where it put back the stop string alone."""
+    restored: str = ""
+    """What the turn sampled between the two and the client put back: the stop string that ended it."""
 
 
 class Addition(dict[str, Any]):
-    """A message of the chat shape that is the text which a client put behind the message before it."""
+    """A message of the chat shape that is the text which a client put behind the message before it, after
+    what it ``restored`` of that message's turn."""
+
+    def __init__(self, found: Behind) -> None:
+        super().__init__(role="assistant", content=found.text)
+        self.restored = found.restored
 
 
 def closed(codec: ChatCodec, ids: NDArray[np.int32]) -> bool:
@@ -56,7 +63,8 @@ def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
         rest = whole[len(text.strip()) :]
         if rest and closed(codec, turn.output_ids) and not rest[0].isspace():
             return None
-        return Behind(told or "", rest.removeprefix(text[len(text.rstrip()) :]))
+        told = told or ""
+        return Behind(told, rest.removeprefix(text[len(text.rstrip()) :]), text[len(told) :])
     return None
 
 
@@ -92,7 +100,7 @@ def apart(
 def parts(message: Raw, found: Behind) -> list[Raw]:
     """A message as the turn that it begins with, and what was put behind that."""
     turn = {**message, "content": found.told}
-    return [turn, Addition(role="assistant", content=found.text)] if found.text else [turn]
+    return [turn, Addition(found)] if found.text else [turn]
 
 
 def _added(added: Mapping[str, Behind], message: object) -> Behind | None:

@@ -34,8 +34,9 @@ class Piece:
     message: Message
     echo: Echo | None
     ids: NDArray[np.int32] | None
-    added: bool = False
-    """It is what a client put behind the text of the message before it."""
+    behind: str | None = None
+    """It is what a client put behind the text of the message before it, after this: the stop string that it
+    put back."""
 
 
 @record
@@ -169,7 +170,7 @@ class _Encoder:
         if prefix is None:
             merged = merge_leading_system(messages)
             return self._codec.start(merged, self._tools, template_kwargs=self._kwargs)
-        if not pieces or not pieces[0].added or closed(self._codec, prefix):
+        if not pieces or pieces[0].behind is None or closed(self._codec, prefix):
             return self._extend(prefix, messages)
         behind = np.asarray(self._codec.encode_plain(messages[0].content), np.int32)
         encoded = self._extend(np.concatenate([prefix, behind]), messages[1:])
@@ -188,8 +189,9 @@ def _written(pieces: Sequence[Piece]) -> list[Message]:
     """The messages to encode: what was put behind one that is among them is in it again."""
     messages: list[Message] = []
     for piece in pieces:
-        if piece.added and messages:
-            messages[-1] = replace(messages[-1], content=messages[-1].content + piece.message.content)
+        if piece.behind is not None and messages:
+            text = messages[-1].content + piece.behind + piece.message.content
+            messages[-1] = replace(messages[-1], content=text)
         else:
             messages.append(piece.message)
     return messages

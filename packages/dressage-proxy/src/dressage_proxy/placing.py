@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,12 +52,13 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     Looks at the messages that are new alone. With ``counting`` nothing is sampled after it: the session keeps
     nothing of it, and it may end as it likes.
     """
-    pinned = dict(session.pinned) if counting else session.pinned
-    echoes = session.echoes
-    read = session.recents.read(echoes.calls, pinned, request.raw, request.handles, echoes.added)
+    pinned, added = session.pinned, session.echoes.added
+    if counting:
+        pinned, added = dict(pinned), dict(added)
+    read = session.recents.read(session.echoes.calls, pinned, request.raw, request.handles, added)
     if not read.raw:
         raise RequestError("messages is empty", field="messages", fix="send at least one message")
-    reader = _Reader(session, codec, request, read)
+    reader = _Reader(session, codec, request, read, added)
     reader.run()
     if not counting:
         if request.prefilled and read.raw[-1].get("role") == "assistant":
@@ -78,10 +79,18 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
 class _Reader:
     """Reads what is new of a request's messages, each after those before it."""
 
-    def __init__(self, session: Session, codec: ChatCodec, request: ModelRequest, read: Read) -> None:
+    def __init__(
+        self,
+        session: Session,
+        codec: ChatCodec,
+        request: ModelRequest,
+        read: Read,
+        added: MutableMapping[str, Behind],
+    ) -> None:
         self._session = session
         self._codec = codec
         self._thread = request.thread
+        self._added = added
         self.read = read
         """The messages as the client has them, one for each turn."""
         self.raw: list[Any] = read.raw
@@ -119,7 +128,7 @@ class _Reader:
 
     def _apart(self, index: int, message: Message, found: Behind) -> Message:
         """An assistant message as the turn that it begins with; what was put behind that comes next."""
-        self._session.echoes.added[message.content] = found
+        self._added[message.content] = found
         two = parts(self.raw[index], found)
         further = len(two) - 1
         handles = {at + further * (at > index): handle for at, handle in self.read.handles.items()}

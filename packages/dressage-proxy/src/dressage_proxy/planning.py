@@ -146,8 +146,9 @@ def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
         ids = None if echo is None or not copied else session.tree.turn(echo.turn).output_ids[: echo.tokens]
         if named and message.role == "tool" and not message.name:
             message = replace(message, name=_call_name(session, codec, message.tool_call_id, place.raw))
-        added = isinstance(place.raw[index], Addition)
-        pieces.append(Piece(_native(session, message), echo, ids, added))
+        raw = place.raw[index]
+        behind = raw.restored if isinstance(raw, Addition) else None
+        pieces.append(Piece(_native(session, message), echo, ids, behind))
     return pieces
 
 
