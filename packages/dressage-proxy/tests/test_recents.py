@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+from dressage_proxy.added import Behind, apart
 from dressage_proxy.interleaved import turn_by_turn
 from dressage_proxy.recents import Recents
 from dressage_proxy.volatile import pin_volatile
@@ -78,6 +79,33 @@ def test_of_a_conversation_that_goes_on_only_the_new_messages_are_read(monkeypat
         assert len(read.known) == (len(came) - 2 if number else 0)
         recents.note(read, keys(read.raw))
     assert looked_at[1:] == [4] * 49
+
+
+def test_of_a_conversation_with_text_behind_turns_only_the_new_messages_are_read(monkeypatch) -> None:
+    recents, added = Recents(), {"said and more": Behind("said", " and more")}
+    came: list[Any] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "said and more"}]
+    handles = {1: "first"}
+    first = recents.read({}, {}, came, handles, added)
+    assert [item["content"] for item in first.raw] == ["a", "said", " and more"]
+    recents.note(first, keys(first.raw))
+    looked_at: list[int] = []
+
+    def noted(added: Any, raw: Any, handles: Any) -> Any:
+        looked_at.append(len(raw))
+        return apart(added, raw, handles)
+
+    for text in ("other", "said and more", "other", "said and more"):
+        handles = {**handles, len(came) + 1: text}
+        came = [*came, {"role": "user", "content": "b"}, {"role": "assistant", "content": text}]
+        with monkeypatch.context() as patched:
+            patched.setattr("dressage_proxy.recents.apart", noted)
+            read = recents.read({}, {}, copy.deepcopy(came), handles, added)
+        anew = Recents().read({}, {}, came, handles, added)
+        assert (read.raw, read.handles) == (anew.raw, anew.handles)
+        assert read.known == keys(read.raw)[: len(first.raw)]
+        recents.note(read, keys(read.raw))
+        first = read
+    assert looked_at == [2] * 4
 
 
 def test_a_call_that_belongs_to_the_turn_before_is_seen_though_that_was_read_before() -> None:

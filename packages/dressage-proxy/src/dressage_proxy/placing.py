@@ -133,7 +133,7 @@ class _Reader:
         further = len(two) - 1
         handles = {at + further * (at > index): handle for at, handle in self.read.handles.items()}
         kept = [*self.read.raw[:index], *two, *self.read.raw[index + 1 :]]
-        self.read = replace(self.read, raw=kept, handles=handles, as_came=False)
+        self.read = replace(self.read, raw=kept, handles=handles)
         self.raw = [*self.raw[:index], *two, *self.raw[index + 1 :]]
         return replace(message, content=found.told)
 

@@ -25,8 +25,8 @@ class Read:
     raw: list[Any]
     handles: Mapping[int, str]
     known: tuple[str, ...]
-    as_came: bool
-    """Each message stands for one of ``came``."""
+    in_order: bool
+    """No call was moved to the turn that made it: each message is one of ``came``, or a part of one."""
     calls_at: int
     """Where in ``came`` the last message with calls is; -1 where none is."""
 
@@ -37,16 +37,21 @@ class _Recent:
 
     came: list[Any]
     raw: list[Any]
+    handles: Mapping[int, str]
     keys: tuple[str, ...]
-    as_came: bool
+    in_order: bool
     calls_at: int
 
     def goes_on(
-        self, calls: Mapping[str, int], came: Sequence[Any], handles: Mapping[int, str]
+        self,
+        calls: Mapping[str, int],
+        came: Sequence[Any],
+        handles: Mapping[int, str],
+        added: Mapping[str, Behind],
     ) -> Read | None:
         """A request that says all of this one again and then more; None where it must be read anew."""
         size = len(self.came)
-        if not self.as_came or len(came) < size or came[:size] != self.came:
+        if not self.in_order or len(came) < size or came[:size] != self.came:
             return None
         new = came[size:]
         if any(not isinstance(message, Mapping) or message.get("role") in _SYSTEM for message in new):
@@ -58,7 +63,12 @@ class _Recent:
         at = _last_calls(new)
         calls_at = self.calls_at if at < 0 else size + at
         whole = [*self.came, *new]
-        return Read(whole, [*self.raw, *new], handles, self.keys, as_came=True, calls_at=calls_at)
+        said: Sequence[Any] = new
+        if added or len(self.raw) != size:
+            new_handles = {index - size: handle for index, handle in handles.items() if index >= size}
+            said, moved = apart(added, new, new_handles)
+            handles = {**self.handles, **{index + len(self.raw): handle for index, handle in moved.items()}}
+        return Read(whole, [*self.raw, *said], handles, self.keys, in_order=True, calls_at=calls_at)
 
 
 class Recents:
@@ -78,13 +88,14 @@ class Recents:
         """A request's messages. ``calls``: wire id of a call -> its turn; ``pinned``: volatile block -> its
         first value, noted here; ``added``: text of a message -> the turn that it begins with, and more."""
         for recent in sorted(self._kept, key=lambda kept: -len(kept.came)):
-            read = recent.goes_on(calls, came, handles)
+            read = recent.goes_on(calls, came, handles, added)
             if read is not None:
                 return read
-        said, moved = apart(added, *turn_by_turn(calls, came, handles))
+        turns, moved = turn_by_turn(calls, came, handles)
+        said, moved = apart(added, turns, moved)
         raw = pin_volatile(pinned, said)
         known = self._known(raw)
-        return Read(came, raw, moved, known, as_came=said is came, calls_at=_last_calls(came))
+        return Read(came, raw, moved, known, in_order=turns is came, calls_at=_last_calls(came))
 
     def _known(self, raw: Sequence[Any]) -> tuple[str, ...]:
         """Keys of the leading messages that an earlier request had, compared by value."""
@@ -102,7 +113,8 @@ class Recents:
     def note(self, read: Read, keys: tuple[str, ...]) -> None:
         """Keep a request with the keys of all its messages; the oldest of a few is dropped."""
         self._kept = [kept for kept in self._kept if keys[: len(kept.keys)] != kept.keys]
-        self._kept.append(_Recent(list(read.came), read.raw, keys, read.as_came, read.calls_at))
+        came = list(read.came)
+        self._kept.append(_Recent(came, read.raw, read.handles, keys, read.in_order, read.calls_at))
         del self._kept[:-_KEPT]
 
     def clear(self) -> None:
