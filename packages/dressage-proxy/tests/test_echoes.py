@@ -189,3 +189,22 @@ async def test_of_turns_that_said_the_same_the_one_is_meant_that_thought_it(rig,
     prompt = bytes(np.asarray(rig.engine.requests[-1].input_ids, np.int32))
     used = [prompt.count(bytes(tree.turn(index).output_ids)) for index in range(3)]
     assert used == ([1, 1, 1] if thought else [0, 0, 3])
+
+
+async def test_what_a_turn_thought_is_looked_up_once_however_many_said_the_same(rig, monkeypatch):
+    rig.script(*(f"<think>\nthought {number}\n</think>\n\nDone." for number in range(20)))
+    session = await rig.open()
+    looked_at = []
+    parse = rig.codec.parse
+
+    def parsed(self, ids, **options):
+        looked_at.append(len(ids))
+        return parse(ids, **options)
+
+    monkeypatch.setattr(type(rig.codec), "parse", parsed)
+    messages = ["go"]
+    for number in range(20):
+        said = (await rig.chat(session, *messages)).choices[0].message.model_dump(exclude_none=True)
+        messages += [{**said, "reasoning_content": "told in other words"}, f"on {number}"]
+    assert len(looked_at) < 20 * 4
+    assert [turn.parent for turn in rig.tree(session).turns] == list(range(-1, 19))

@@ -63,6 +63,8 @@ class Echoes:
     """Key of a returned message -> the newest turn that returned it."""
     same: dict[str, list[int]] = field(default_factory=dict)
     """Key of a message that several turns returned -> these turns."""
+    thoughts: dict[int, str] = field(default_factory=dict)
+    """One of these turns -> key of what it thought, once that was asked for."""
     added: dict[str, Behind] = field(default_factory=dict)
     """Text of a message in which a client put something behind a turn's text."""
 
@@ -147,12 +149,16 @@ class Echoes:
 
     def _told(self, tree: TrajectoryTree, codec: ChatCodec, message: Message, key: str) -> int | None:
         """The newest turn that returned a text; of several, the one that thought what the message has."""
-        newest, thought = self.texts.get(key), message.reasoning.strip()
-        for index in reversed(self.same.get(key, ()) if thought else ()):
-            turn = tree.turn(index)
-            if _parsed(codec, turn, len(turn.output_ids), turn.finish_reason).reasoning.strip() == thought:
+        turns = self.same.get(key, ()) if message.reasoning.strip() else ()
+        thought = _thought_key(message.reasoning) if turns else ""
+        for index in reversed(turns):
+            if index not in self.thoughts:
+                turn = tree.turn(index)
+                parsed = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason)
+                self.thoughts[index] = _thought_key(parsed.reasoning)
+            if self.thoughts[index] == thought:
                 return index
-        return newest
+        return self.texts.get(key)
 
     def _renamed(
         self, tree: TrajectoryTree, message: Message, asked: Callable[[], Sequence[int]]
@@ -212,6 +218,10 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
     found = _parsed(codec, turn, low)
     same = found.content.strip() == said.strip() and len(found.tool_calls) == calls
     return low if same else None
+
+
+def _thought_key(reasoning: str) -> str:
+    return message_key(Message("assistant", reasoning))
 
 
 def _parsed(
