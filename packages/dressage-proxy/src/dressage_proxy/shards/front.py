@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import orjson
+from pydantic import BaseModel, ValidationError
 
 from dressage_proxy.asgi import Receive, Scope, Send
-from dressage_proxy.control_bodies import merged_ready
+from dressage_proxy.control_bodies import PauseBody, ResumeBody, merged_ready
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Answer, Peer, refuse
@@ -19,6 +20,7 @@ from dressage_proxy.shards.forward import Answer, Peer, refuse
 _PROBES = ("/health", "/ready")
 _PROBE_PATIENCE_S = 2.0
 """How long a shard that restarts is waited for by those who ask with little patience: probes, scrapers."""
+_M = TypeVar("_M", bound=BaseModel)
 _Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
 
 
@@ -103,7 +105,8 @@ class Front:
             await peer.forward(scope, _replay(body), send)
             return
         before = self._paused
-        self._paused = True  # before it is said: a shard that starts meanwhile must be told too
+        # Before it is said: a shard that starts meanwhile must be told too, but nothing that all will refuse.
+        self._paused = before or _read(PauseBody, body) is not None
         answers = await self._every(scope, body, send)
         if answers is None:
             self._paused = before
@@ -119,9 +122,9 @@ class Front:
 
     async def _resume(self, scope: Scope, body: bytes, send: Send) -> None:
         before = self._paused, self._version
-        version = _field(body, "version")
-        if isinstance(version, int) and version >= 0:
-            self._paused, self._version = False, version
+        asked = _read(ResumeBody, body)
+        if asked is not None:
+            self._paused, self._version = False, asked.version
         answers = await self._every(scope, body, send)
         if answers is None:
             self._paused, self._version = before
@@ -163,6 +166,14 @@ def _sum(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "in_flight": sum(answer["in_flight"] for answer in answers),
         "waiting": sum(answer["waiting"] for answer in answers),
     }
+
+
+def _read(model: type[_M], body: bytes) -> _M | None:
+    """What a body asks; None for one that every shard refuses in its own words."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:
+        return None
 
 
 def _field(body: bytes, name: str) -> object:
