@@ -253,3 +253,15 @@ async def test_counting_keeps_nothing_of_what_is_behind_a_turn(rig):
     reply = await rig.http.post(f"/s/{session}/v1/messages/count_tokens", json=body)
     assert reply.status_code == 200, reply.text
     assert rig.proxy.sessions.live(session).echoes.added == {}
+
+
+async def test_a_message_after_text_behind_a_turn_is_refused_by_the_clients_own_count(rig):
+    rig.script_raw(at_stop(rig, STEP), at_stop(rig, STEP))
+    session = await rig.open()
+    messages = [user("q")]
+    for _ in range(2):
+        await ask(rig, session, messages)
+        messages += [assistant(f"{STEP}{STOP} out"), user("go on")]
+    for _ in range(2):  # parted as it is read, and parted before
+        reply = await rig.post(session, {"messages": [*messages, {"role": "nobody"}], "stop": [STOP]})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "messages[5].role")

@@ -104,7 +104,7 @@ class _Reader:
         """To the last message; there may be more of them then. Raises RequestError."""
         while len(self.keys) < len(self.raw):
             index = len(self.keys)
-            message = read_message(self.raw[index], index)
+            message = self._message(index)
             echo = None
             if message.role == "assistant":
                 echo = self._echo(index, message)
@@ -117,6 +117,14 @@ class _Reader:
             self.messages[index] = message
             self.keys.append(message_key(message) if echo is None else echo.key)
             self._flag(index, message, echo)
+
+    def _message(self, index: int) -> Message:
+        """One message. Raises RequestError naming it by where the client has it."""
+        try:
+            return read_message(self.raw[index], index)
+        except RequestError:
+            added = sum(isinstance(before, Addition) for before in self.raw[:index])
+            return read_message(self.raw[index], index - added)
 
     @property
     def _known(self) -> Mapping[str, str]:
