@@ -66,7 +66,7 @@ def test_a_second_server_on_the_same_state_is_refused_and_one_after_it_is_not(ca
         pass
 
 
-@pytest.mark.parametrize("key", ["clé", "two words", "a\x07b"])
+@pytest.mark.parametrize("key", ["clé", "a\x07b"])
 def test_a_key_that_no_header_can_carry_is_refused(key, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv(KEY_VARIABLE, key)
     assert main(["serve", "--port", "0", "--state", str(tmp_path)]) == 1

@@ -100,8 +100,8 @@ class ProxyConfig(BaseModel):
     @field_validator("control_key")
     @classmethod
     def _checked_key(cls, key: str) -> str:
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ValueError("cannot go in a header: give printable ASCII without blanks")
+        if not (key.isascii() and key.isprintable()) or key != key.strip():
+            raise ValueError("cannot go in a header: give printable ASCII without blanks at its ends")
         return key
 
     @field_validator("engines")
