@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 from dressage_paddock import RolloutResult
 
-from dressage_recipes.local.transcripts import plain
+from dressage_recipes.local.transcripts import plain, whose
 
 _DETAIL = 2000
 """Characters of an ending's detail that are kept."""
@@ -57,11 +57,7 @@ def _line(step: int, result: RolloutResult) -> bytes:
     return (
         orjson.dumps(
             {
-                "step": step,
-                "instance_id": result.instance_id,
-                "rollout_id": result.rollout_id,
-                "session_id": result.session_id,
-                "failure_class": result.failure_class.value,
+                **whose(step, result),
                 "stage": ending.stage.value,
                 "code": ending.code,
                 "detail": plain(ending.detail, _DETAIL),

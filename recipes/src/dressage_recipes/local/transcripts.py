@@ -24,15 +24,22 @@ class Transcripts:
             file.writelines(_line(step, result) for result in results)
 
 
+def whose(step: int, result: RolloutResult) -> dict[str, object]:
+    """What every line about a rollout begins with."""
+    return {
+        "step": step,
+        "instance_id": result.instance_id,
+        "rollout_id": result.rollout_id,
+        "session_id": result.session_id,
+        "failure_class": result.failure_class.value,
+    }
+
+
 def _line(step: int, result: RolloutResult) -> bytes:
     return (
         orjson.dumps(
             {
-                "step": step,
-                "instance_id": result.instance_id,
-                "rollout_id": result.rollout_id,
-                "session_id": result.session_id,
-                "failure_class": result.failure_class.value,
+                **whose(step, result),
                 "reward": result.reward,
                 "messages": [_message(message) for message in result.transcript],
                 "agent_output": plain(result.agent_output),
