@@ -6,7 +6,9 @@ It stands before everything that reads a body, so that who has no key cannot fil
 from __future__ import annotations
 
 import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -18,7 +20,7 @@ CHALLENGE = {"WWW-Authenticate": "Bearer"}
 """What a 401 must say by RFC 9110, 11.6.1."""
 _GUARDED = ("/sessions", "/rollout", "/metrics")
 _DATA = "/s/"
-_App = object
+_App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def key_fits(authorization: str, key: str) -> bool:
@@ -39,7 +41,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http" or scope["path"].startswith(_DATA):
-            await self.app(scope, receive, send)  # type: ignore[operator]
+            await self.app(scope, receive, send)
             return
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         path = scope["path"]
@@ -49,7 +51,7 @@ class Guard:
             await _refuse(send, 401, error, [(b"www-authenticate", b"Bearer")])
             return
         body = _Body(receive, send, self.max_body_bytes)
-        await self.app(scope, body.receive, body.send)  # type: ignore[operator]
+        await self.app(scope, body.receive, body.send)
 
 
 class _Body:
@@ -77,7 +79,7 @@ class _Body:
         await _refuse(self._send, 413, {"code": "body_too_large", "message": text})
         return {"type": "http.disconnect"}
 
-    async def send(self, message: dict[str, object]) -> None:
+    async def send(self, message: MutableMapping[str, Any]) -> None:
         """ASGI."""
         if not self._refused:
             await self._send(message)

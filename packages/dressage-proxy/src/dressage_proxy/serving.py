@@ -23,8 +23,8 @@ _SAME_WISH_S = 0.3
 
 class OneWrite:
     """A transport whose writes leave together at the end of the event loop's round: a reply's headers and its
-    body are one system call, and the client wakes up once. Sent as soon as each is whole, many sessions'
-    replies took 6 % more of the process's time at 64 at once."""
+    body are one system call, and the client wakes up once. Many sessions' replies
+    wait for each other: sent as soon as each is whole, they cost a busy process more."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
