@@ -192,7 +192,10 @@ class _Run:
     ) -> tuple[Loop, GrpoTrainer]:
         config = self.config
         key = (self.scratch / "control.key").read_text(encoding="ascii")
-        client = await stack.enter_async_context(ProxyClient(str(proxy.ready["control_url"]), key))
+        # Little patience: a proxy that is gone ends the run, and is nothing for Ctrl-C to wait for.
+        client = await stack.enter_async_context(
+            ProxyClient(str(proxy.ready["control_url"]), key, patience_s=0.5)
+        )
         http = await stack.enter_async_context(
             httpx.AsyncClient(limits=httpx.Limits(max_connections=256), trust_env=False)
         )
