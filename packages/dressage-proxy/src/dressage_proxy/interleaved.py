@@ -1,15 +1,23 @@
 """One message for each sampled turn again, where a client sends its parallel calls one by one, each with its
-result, or the calls of several turns in one message, or calls of its own beside those that were sampled."""
+result, or the calls of several turns in one message, or calls of its own beside those that were sampled; or
+what a turn thought, said and called as messages of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import groupby
 from typing import Any
+
+from dressage_tito import MessageError, message_from_json
+
+from dressage_proxy.branches import text_blocks
+from dressage_proxy.canonical import message_key
 
 Message = Mapping[str, Any]
 Numbered = tuple[int, Message]
 """A message, and its index as it came; -1 for what was split off."""
+_PARTS = 8
+"""A turn comes back in at most so many messages in a row."""
 
 
 def turn_by_turn(
@@ -17,11 +25,11 @@ def turn_by_turn(
 ) -> tuple[Sequence[Message], Mapping[int, str]]:
     """``raw`` with a message for each turn whose calls it has, and ``handles`` by the new indices.
 
-    ``calls``: wire id of a call -> its turn. An assistant message that has nothing but further calls of the
-    turn before it, with results alone in between, is a part of that turn; one that has the calls of several
-    turns is as many messages, each with its results. Calls that nobody sampled, put beside sampled ones, are
-    a message of their own after these: the turn stays what it was, and what was put in is not lost. Anything
-    else stays as it is.
+    ``calls``: wire id of a call -> its turn. An assistant message that has nothing new but further calls of
+    the turn before it, with results alone in between, is a part of that turn; one that has the calls of
+    several turns is as many messages, each with its results. Calls that nobody sampled, put beside sampled
+    ones, are a message of their own after these: the turn stays what it was, and what was put in is not lost.
+    Anything else stays as it is.
     """
     turns = [_turns(calls, message) for message in raw]
     if _in_order(turns):
@@ -124,7 +132,83 @@ def _joined(calls: Mapping[str, int], numbered: Sequence[Numbered]) -> list[Numb
 
 
 def _further(first: Message, message: Message) -> bool:
-    """Whether a message has calls alone, and none that ``first`` has."""
-    said = message.get("content") or message.get("reasoning_content")
+    """Whether a message says nothing that ``first`` does not say too, and has other calls."""
+    said = (message.get("content"), first.get("content"))
+    thought = (message.get("reasoning_content"), first.get("reasoning_content"))
     ids = {call["id"] for call in message["tool_calls"]}
-    return not said and not ids & {call["id"] for call in first["tool_calls"]}
+    again = all(not new or new == old for new, old in (said, thought))
+    return again and not ids & {call["id"] for call in first["tool_calls"]}
+
+
+def whole_turns(
+    returned: Container[str], raw: Sequence[Message], handles: Mapping[int, str]
+) -> tuple[Sequence[Message], Mapping[int, str]]:
+    """``raw`` with one message for each turn that comes as several in a row, and ``handles`` by the new
+    indices; the very same where there is none.
+
+    ``returned`` has the keys of the messages that turns were returned as: assistant messages in a row are one
+    where together they say just what a turn said, and apart they do not. What was put beside a turn, and two
+    turns in a row, stay what they are.
+    """
+    whole: list[Message] = []
+    moved: dict[int, str] = {}
+    index = 0
+    while index < len(raw):
+        end = index + 1
+        while end < len(raw) and end - index < _PARTS and _spoken(raw[end - 1]) and _spoken(raw[end]):
+            end += 1
+        message = raw[index]
+        while end > index + 1:
+            named = [handles.get(at, "") for at in range(index, end)]
+            joined = _whole(returned, raw[index:end], named)
+            if joined is not None:
+                message = joined
+                moved |= {len(whole): handle for handle in named if handle}
+                break
+            end -= 1
+        else:
+            if index in handles:
+                moved[len(whole)] = handles[index]
+        whole.append(message)
+        index = end
+    return (raw, handles) if len(whole) == len(raw) else (whole, moved)
+
+
+def _spoken(message: object) -> bool:
+    if not isinstance(message, Mapping) or message.get("role") != "assistant":
+        return False
+    return isinstance(message.get("tool_calls") or [], list)
+
+
+def _whole(returned: Container[str], parts: Sequence[Message], handles: Sequence[str]) -> Message | None:
+    """Messages, each with its handle or "", as the one that a turn was returned as; None for others."""
+    if len({handle for handle in handles if handle}) > 1:
+        return None
+    texts = ["".join(text_blocks(part)) for part in parts]
+    thoughts = [part.get("reasoning_content") for part in parts]
+    calls = [call for part in parts for call in part.get("tool_calls") or ()]
+    joined: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    thought = [text for text in thoughts if isinstance(text, str) and text]
+    if thought:
+        joined["reasoning_content"] = "".join(dict.fromkeys(thought))
+    if calls:
+        joined["tool_calls"] = calls
+    key = _key(joined)
+    if key is None or key not in returned:
+        return None
+    # A part that says nothing is one by its thought or handle, unless turns said nothing too.
+    silent = [at for at, part in enumerate(parts) if not texts[at] and not part.get("tool_calls")]
+    if silent and _key({"role": "assistant", "content": ""}) in returned:
+        return None
+    if not all(thoughts[at] or handles[at] for at in silent):
+        return None
+    # Text alone may be what two turns said; beside calls it is the text of the turn that made them.
+    return joined if calls or len(silent) == len(parts) - 1 else None
+
+
+def _key(message: Message) -> str | None:
+    """The key of a message; None where it is none."""
+    try:
+        return message_key(message_from_json(message))
+    except MessageError:
+        return None

@@ -55,7 +55,8 @@ def locate(session: Session, codec: ChatCodec, request: ModelRequest, *, countin
     pinned, added = session.pinned, session.echoes.added
     if counting:
         pinned, added = dict(pinned), dict(added)
-    read = session.recents.read(session.echoes.calls, pinned, request.raw, request.handles, added)
+    echoes = session.echoes
+    read = session.recents.read(echoes.calls, pinned, request.raw, request.handles, added, echoes.texts)
     if not read.raw:
         raise RequestError("messages is empty", field="messages", fix="send at least one message")
     reader = _Reader(session, codec, request, read, added)

@@ -3,12 +3,12 @@ few requests said is not read twice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Container, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from dressage_proxy.added import Behind, apart
-from dressage_proxy.interleaved import turn_by_turn
+from dressage_proxy.interleaved import turn_by_turn, whole_turns
 from dressage_proxy.records import record
 from dressage_proxy.volatile import pin_volatile
 
@@ -48,6 +48,7 @@ class _Recent:
         came: Sequence[Any],
         handles: Mapping[int, str],
         added: Mapping[str, Behind],
+        returned: Container[str],
     ) -> Read | None:
         """A request that says all of this one again and then more; None where it must be read anew."""
         size = len(self.came)
@@ -57,8 +58,10 @@ class _Recent:
         if any(not isinstance(message, Mapping) or message.get("role") in _SYSTEM for message in new):
             return None
         # Whether calls are in order shows from one message with calls to the next.
-        tail = came[size if self.calls_at < 0 else self.calls_at :]
-        if turn_by_turn(calls, tail, {})[0] is not tail:
+        first = max(size - 1, 0) if self.calls_at < 0 else self.calls_at
+        tail = came[first:]
+        near = {index - first: handle for index, handle in handles.items() if index >= first}
+        if turn_by_turn(calls, tail, {})[0] is not tail or whole_turns(returned, tail, near)[0] is not tail:
             return None
         at = _last_calls(new)
         calls_at = self.calls_at if at < 0 else size + at
@@ -84,14 +87,16 @@ class Recents:
         came: Sequence[Any],
         handles: Mapping[int, str],
         added: Mapping[str, Behind] = MappingProxyType({}),
+        returned: Container[str] = (),
     ) -> Read:
         """A request's messages. ``calls``: wire id of a call -> its turn; ``pinned``: volatile block -> its
-        first value, noted here; ``added``: text of a message -> the turn that it begins with, and more."""
+        first value, noted here; ``added``: text of a message -> the turn that it begins with, and more;
+        ``returned`` has the keys of the messages that turns were returned as."""
         for recent in sorted(self._kept, key=lambda kept: -len(kept.came)):
-            read = recent.goes_on(calls, came, handles, added)
+            read = recent.goes_on(calls, came, handles, added, returned)
             if read is not None:
                 return read
-        turns, moved = turn_by_turn(calls, came, handles)
+        turns, moved = whole_turns(returned, *turn_by_turn(calls, came, handles))
         said, moved = apart(added, turns, moved)
         raw = pin_volatile(pinned, said)
         known = self._known(raw)
