@@ -126,12 +126,12 @@ async def test_a_failure_that_stays_is_a_real_503_with_retry_after(make_rig, fau
     assert (await rig.end(session)).sampled_tokens == len(rig.engine.requests[-1].output_ids)
 
 
-@pytest.mark.parametrize("fault", [Fault.NO_JSON, Fault.BAD_REQUEST])
-async def test_an_engine_that_answers_nonsense_is_a_503_and_no_turn(rig, fault):
-    rig.engine.inject(fault)
+async def test_an_engine_that_answers_nonsense_is_a_502_and_no_turn(rig):
+    rig.engine.inject(Fault.NO_JSON)
     session = await rig.open()
-    with pytest.raises(openai.InternalServerError):
+    with pytest.raises(openai.InternalServerError) as caught:
         await rig.chat(session, "hi")
+    assert (caught.value.status_code, caught.value.code) == (502, "engine_misconfigured")
     assert len(rig.tree(session)) == 0
 
 

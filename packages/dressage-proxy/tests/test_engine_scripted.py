@@ -24,7 +24,7 @@ from dressage_proxy.engine.scripted import (
 )
 from dressage_proxy.engine.scripted.__main__ import main
 from dressage_proxy.engine.wire import Call
-from dressage_proxy.errors import EngineError
+from dressage_proxy.errors import EngineError, EngineRefusalError
 from dressage_proxy.generation import Generator, Reply
 from dressage_proxy.sampling import Effective
 from dressage_segments import LossCause
@@ -296,7 +296,7 @@ UNTRAINABLE = {
     Fault.NULL_LOGPROB: LossCause.MISSING_LOGPROBS,
 }
 ABSORBED = (Fault.DROP, Fault.BUSY, Fault.SERVER_ERROR, Fault.UNAVAILABLE, Fault.FAILED_ABORT, Fault.SLOW)
-REFUSED = (Fault.BAD_REQUEST, Fault.NO_JSON)
+REFUSED = [(Fault.BAD_REQUEST, EngineRefusalError), (Fault.NO_JSON, EngineError)]
 
 
 async def asked(engine: ScriptedEngine, dispatch_version: int = 9):
@@ -344,11 +344,11 @@ async def test_a_fault_that_stays_is_an_engine_error_with_the_number_of_tries(fa
         await sampled(engine)
 
 
-@pytest.mark.parametrize("fault", REFUSED)
-async def test_a_refusal_or_a_stranger_is_an_engine_error_at_once(fault: Fault) -> None:
+@pytest.mark.parametrize(("fault", "error"), REFUSED)
+async def test_a_refusal_or_a_stranger_is_told_at_once(fault: Fault, error: type[Exception]) -> None:
     engine = ScriptedEngine()
     engine.inject(fault)
-    with pytest.raises(EngineError):
+    with pytest.raises(error):
         await sampled(engine)
     assert len(engine.requests) == 1
 
@@ -374,7 +374,7 @@ async def test_a_queued_abort_is_an_abort_without_tokens_and_without_a_cause_of_
 def test_every_fault_is_covered_here() -> None:
     versions = {Fault.NO_VERSION, Fault.DEFAULT_VERSION, Fault.QUEUED_ABORT}
     experts = {Fault.NO_EXPERTS, Fault.SHORT_EXPERTS, Fault.WILD_EXPERT}  # in test_routed_experts
-    assert set(Fault) == {*UNTRAINABLE, *ABSORBED, *REFUSED, *versions, *experts}
+    assert set(Fault) == {*UNTRAINABLE, *ABSORBED, *dict(REFUSED), *versions, *experts}
 
 
 async def test_a_taken_port_is_said() -> None:

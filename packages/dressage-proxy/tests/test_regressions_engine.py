@@ -242,6 +242,6 @@ async def test_an_engine_that_refuses_is_an_error_at_once_in_the_dialects_shape(
     rig.engine.inject(Fault.BAD_REQUEST)
     session = await rig.open()
     reply: httpx.Response = await rig.post(session, {"messages": [{"role": "user", "content": "a"}]})
-    assert reply.status_code == 503
-    assert json.loads(reply.content)["error"]["code"] == "engine_unavailable"
+    assert reply.status_code == 400
+    assert json.loads(reply.content)["error"]["code"] == "refused_by_engine"
     assert len(rig.engine.requests) == 1

@@ -10,16 +10,21 @@
     │   ├── ConflictError            409: the state does not allow it
     │   ├── UnauthorizedError        401: wrong or missing control key
     │   ├── ContextOverflowError     400: the prompt does not fit the context window
+    │   │   └── EngineOverflowError  … or an engine's own
+    │   ├── EngineRefusalError       400: an engine refuses what is asked; every other would, too
     │   ├── OverloadedError          429: more at once than is admitted; comes with Retry-After
     │   ├── VersionLimitError        409: the session has used up its switches of weight versions
     │   ├── HookError                503: a required hook failed; the request may be made again
     │   └── EngineError              503: the engine failed and nothing could be kept
     │       ├── PassingEngineError   it may pass: no token was accepted, the call may be made again
+    │       │   └── StrangeEngineError   502: what answers there is no engine; another one may answer
     │       └── RouterError          the router does not name its workers
     └── ClientGoneError              the client left while its reply was made; nothing is sent
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 
 class ProxyError(Exception):
@@ -87,7 +92,7 @@ class UnauthorizedError(RequestError):
 
 
 class ContextOverflowError(RequestError):
-    """The prompt of ``tokens`` leaves no room to sample in ``window``; found before the engine is called."""
+    """The prompt of ``tokens`` leaves no room to sample in ``window``."""
 
     status = 400
     code = "context_length_exceeded"
@@ -95,7 +100,7 @@ class ContextOverflowError(RequestError):
     window: int | None = None
 
     @classmethod
-    def of(cls, tokens: int, window: int) -> ContextOverflowError:
+    def of(cls, tokens: int, window: int) -> Self:
         """In the words that agents know an overflow by: those of both of OpenAI's APIs."""
         error = cls(
             f"This model's maximum context length is {window} tokens. However, your messages resulted in "
@@ -107,11 +112,30 @@ class ContextOverflowError(RequestError):
         return error
 
 
+class EngineOverflowError(ContextOverflowError):
+    """What an engine says of it, whose window is smaller than the proxy's. ``excess``: by so many tokens less
+    of the reply the call would fit; ``detail`` are its own words."""
+
+    excess = 0
+    detail = ""
+
+
+class EngineRefusalError(RequestError):
+    """An engine refuses what is asked. The message is fit for an agent, ``detail`` for the log."""
+
+    code = "refused_by_engine"
+    detail = ""
+
+
 class EngineError(RequestError):
-    """The engine could not be reached or answered with an error, after retries, with no token accepted."""
+    """The engine could not be reached or answered with an error, after retries, with no token accepted.
+
+    The message is what an agent reads: it names no address. ``detail`` is for the log.
+    """
 
     status = 503
     code = "engine_unavailable"
+    detail = ""
 
 
 class PassingEngineError(EngineError):
@@ -122,12 +146,32 @@ class PassingEngineError(EngineError):
     """
 
     def __init__(
-        self, message: str, *, delay_s: float | None = None, unreachable: bool = False, lost: bool = False
+        self,
+        message: str,
+        *,
+        detail: str = "",
+        delay_s: float | None = None,
+        unreachable: bool = False,
+        lost: bool = False,
     ) -> None:
         super().__init__(message)
+        self.detail = detail
         self.delay_s = delay_s
         self.unreachable = unreachable
         self.lost = lost
+
+    def after(self, tries: int) -> EngineError:
+        """What the agent is told once there were so many tries."""
+        counted = f"{self.message} ({tries} tries)"
+        return EngineError(counted, code=self.code, status=self.status, retry_after_s=5)
+
+
+class StrangeEngineError(PassingEngineError):
+    """What answers is no engine, or lets nobody in: the address or the permission is wrong. That is not the
+    agent's fault, and asking there again changes nothing."""
+
+    status = 502
+    code = "engine_misconfigured"
 
 
 class RouterError(EngineError):

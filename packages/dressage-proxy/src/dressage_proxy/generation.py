@@ -21,7 +21,14 @@ from dressage_proxy.engine.http import Exchange
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.wire import NOTHING, Call, CallResult
-from dressage_proxy.errors import EngineError, PassingEngineError
+from dressage_proxy.errors import (
+    EngineError,
+    EngineOverflowError,
+    EngineRefusalError,
+    PassingEngineError,
+    RequestError,
+    StrangeEngineError,
+)
 from dressage_proxy.fresh import fresh_id
 from dressage_proxy.records import record
 from dressage_proxy.sampling import Effective
@@ -125,7 +132,8 @@ class Generator:
         """Fill ``reply`` until it stops, is full, or the task is cancelled; what was sampled stays in it.
 
         ``sampling.max_tokens`` counts the whole reply over all calls. ``versions`` is what is left of the
-        session's switches of weight versions. Raises EngineError and VersionLimitError; tokens that earlier
+        session's switches of weight versions. Raises EngineError, EngineRefusalError, EngineOverflowError and
+        VersionLimitError; tokens that earlier
         calls returned are in ``reply`` even then.
         """
         versions = versions or VersionBudget()
@@ -157,26 +165,37 @@ class Generator:
         """One call whose tokens are accepted, after as many tries as it takes. Raises EngineError.
 
         Each try has a rid of its own and goes to another engine where there is one. Between tries nothing is
-        in flight, so that a pause does not wait for a back-off.
+        in flight, so that a pause does not wait for a back-off. What an engine refuses is asked of no other;
+        one whose window is smaller than the proxy's is asked for a reply that fits.
         """
         said = sampling.recorded.get("stop", ())
         left = sampling.max_tokens - reply.tokens
         if reply.pieces:
             prompt = prompt.followed_by(reply.ids)
-        params = sampling.engine_params(left, self._stop_token_ids)
         step = Step(session_id, len(prompt), left)
         tried: set[str] = set()
         for attempt in itertools.count(1):
+            params = sampling.engine_params(left, self._stop_token_ids)
             asked = _Asked(fresh_id(), step, prompt, left, said, params, versions)
             ticket = self._engines.place(step, prompt, tried)
+            last = attempt >= self._attempts
             try:
                 return await self._attempt(asked, ticket, reply)
+            except EngineRefusalError as error:
+                self._engines.refused(ticket, error.detail)
+                raise
+            except EngineOverflowError as error:
+                self._engines.refused(ticket, error.detail)
+                left -= error.excess
+                if last or not error.excess or left < 1:
+                    raise
             except PassingEngineError as error:
-                if attempt >= self._attempts:
-                    raise EngineError(f"{error} ({attempt} tries)", retry_after_s=5) from error
                 self._engines.failed(ticket, error)
                 tried.add(ticket.url)
-                if not self._engines.others(tried):
+                others = self._engines.others(tried)
+                if last or (isinstance(error, StrangeEngineError) and not others):
+                    raise error.after(attempt) from error
+                if not others:
                     tried.clear()
                     wished = error.delay_s
                     await asyncio.sleep(_backoff(attempt) if wished is None else min(wished, _WISH_CAP_S))
@@ -249,7 +268,7 @@ class Generator:
         running.drop()
         try:
             return await self._engines.result(engine, call, running)
-        except EngineError:
+        except RequestError:
             return NOTHING
 
 

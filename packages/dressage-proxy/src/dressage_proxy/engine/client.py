@@ -14,11 +14,11 @@ from typing import Self
 import aiohttp
 import orjson
 
-from dressage_proxy.engine.http import ConnectError, Exchange, HttpPool
-from dressage_proxy.engine.wire import Call, CallResult, decode_reply, request_body
-from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
+from dressage_proxy.engine.http import ConnectError, Exchange, HttpPool, HttpReply
+from dressage_proxy.engine.refusals import aborted, refusal, words
+from dressage_proxy.engine.wire import NOTHING, Call, CallResult, decode_reply, request_body
+from dressage_proxy.errors import PassingEngineError, RouterError
 
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _THREAD_BYTES = 1 << 18
 """From here on reading a reply is worth a thread."""
 _SECONDS = re.compile(r"[0-9]{1,4}")
@@ -67,19 +67,26 @@ class EngineClient:
         try:
             return await self._data.begin(engine, _GENERATE, request_body(call))
         except ConnectError as error:
-            raise PassingEngineError(f"{engine}{_GENERATE}: {error}", unreachable=True) from error
+            told = "the engine cannot be reached"
+            raise PassingEngineError(told, detail=str(error), unreachable=True) from error
 
     async def result(self, engine: str, call: Call, running: Exchange) -> CallResult:
         """What a call came to; who is cancelled here may ask again, the call goes on.
 
-        Raises PassingEngineError for 429, 5xx and lost connections, of which no token was accepted, and
-        EngineError where the engine refuses the request (4xx) or is no engine.
+        Raises PassingEngineError for 429, 5xx, lost connections and what is no engine, of which no token was
+        accepted, EngineRefusalError and EngineOverflowError where the engine refuses what it is asked.
         """
-        reply = await self._whole(f"{engine}{_GENERATE}", running)
         try:
-            if len(reply) > _THREAD_BYTES:
-                return await asyncio.to_thread(decode_reply, reply, call, self._rids)
-            return decode_reply(reply, call, self._rids)
+            reply = await running.reply()
+        except OSError as error:  # a TimeoutError is one
+            detail = f"{type(error).__name__}: {error}"
+            raise PassingEngineError("the engine gave no whole reply", detail=detail, lost=True) from error
+        if reply.status != 200:
+            return _failed(reply, call)
+        try:
+            if len(reply.body) > _THREAD_BYTES:
+                return await asyncio.to_thread(decode_reply, reply.body, call, self._rids)
+            return decode_reply(reply.body, call, self._rids)
         except PassingEngineError as error:
             if error.lost:  # it answers another call: what comes next here cannot be trusted either
                 running.close()
@@ -92,25 +99,10 @@ class EngineClient:
             async with self._control.get(url) as response:
                 body = await response.read()
                 if response.status != 200:
-                    raise RouterError(f"{url}: status {response.status}: {_text(body)}")
+                    raise RouterError(f"{url}: status {response.status}: {words(body)[:_ERROR_TEXT]}")
                 return body
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise RouterError(f"{url}: {type(error).__name__}: {error}") from error
-
-    async def _whole(self, url: str, running: Exchange) -> bytes:
-        try:
-            reply = await running.reply()
-        except OSError as error:  # a TimeoutError is one
-            raise PassingEngineError(f"{url}: {type(error).__name__}: {error}", lost=True) from error
-        if reply.status in _RETRIED:
-            after = reply.headers.get("retry-after", "")
-            raise PassingEngineError(
-                f"{url}: status {reply.status}: {_text(reply.body)}",
-                delay_s=float(after) if _SECONDS.fullmatch(after) else None,
-            )
-        if reply.status != 200:
-            raise EngineError(f"{url} refused with status {reply.status}: {_text(reply.body)}")
-        return reply.body
 
     async def abort(self, engine: str, rid: str) -> bool:
         """Ask the engine to abort a call. False when the engine did not take the request."""
@@ -150,5 +142,16 @@ class EngineClient:
             return False
 
 
-def _text(reply: bytes) -> str:
-    return reply[:_ERROR_TEXT].decode("utf-8", "replace")
+def _failed(reply: HttpReply, call: Call) -> CallResult:
+    """What a reply with an error status comes to: an abort, or the error that it means, which is raised."""
+    text = words(reply.body)
+    if aborted(reply.status, text):
+        return NOTHING
+    after = reply.headers.get("retry-after", "")
+    raise refusal(
+        reply.status,
+        text,
+        prompt_tokens=len(call.prompt),
+        max_tokens=call.max_tokens,
+        delay_s=float(after) if _SECONDS.fullmatch(after) else None,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -14,13 +15,14 @@ from dressage_segments import LossCause
 
 from dressage_proxy.engine.choose import Book, Choice, Step, Ticket, chooser
 from dressage_proxy.engine.client import EngineClient
+from dressage_proxy.engine.complaints import Complaints
 from dressage_proxy.engine.http import Exchange
 from dressage_proxy.engine.labels import Labels
 from dressage_proxy.engine.prefix import chain
 from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.router import workers
 from dressage_proxy.engine.wire import Call, CallResult
-from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
+from dressage_proxy.errors import EngineError, PassingEngineError, RouterError, StrangeEngineError
 
 _AWAY_S = 5.0
 """How long other engines are preferred to one that could not be reached."""
@@ -54,6 +56,7 @@ class EnginePool:
         self._away: dict[str, float] = {}
         self._failed: dict[str, int] = {}
         self._labels = Labels()
+        self._complaints = Complaints(time.monotonic)
         self._tasks: list[asyncio.Task[None]] = []
         for url in options.urls:
             self._book.add(url)
@@ -123,9 +126,18 @@ class EnginePool:
 
     def failed(self, ticket: Ticket, error: PassingEngineError) -> None:
         """A step failed in a way that may pass: others are preferred for a while."""
-        if error.unreachable or error.delay_s:
+        strange = isinstance(error, StrangeEngineError)
+        told = f"{error}: {error.detail}" if error.detail else str(error)
+        if strange:
+            told += "; check --engine or the router's workers, and what stands before them"
+        self._complaints.note(ticket.url, told, logging.ERROR if strange else logging.WARNING)
+        if error.unreachable or error.delay_s or strange:
             until = asyncio.get_running_loop().time() + max(error.delay_s or 0.0, _AWAY_S)
             self._away[ticket.url] = until
+
+    def refused(self, ticket: Ticket, detail: str) -> None:
+        """An engine refused what a step asked for."""
+        self._complaints.note(ticket.url, f"a request is refused: {detail}", logging.WARNING)
 
     async def begin(self, engine: str, call: Call) -> Exchange:
         """See :meth:`EngineClient.begin`."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from dressage_proxy.engine.experts import Experts, ExpertsAsk, cut_experts, decode_experts
 from dressage_proxy.engine.prompt import Prompt
-from dressage_proxy.errors import EngineError, PassingEngineError
+from dressage_proxy.engine.refusals import refusal
+from dressage_proxy.errors import PassingEngineError, StrangeEngineError
 from dressage_proxy.records import record
 
 
@@ -67,6 +68,11 @@ class Call:
     experts: ExpertsAsk | None = None
     vocabulary: int = 2**31
 
+    @property
+    def max_tokens(self) -> int:
+        """What it may sample."""
+        return int(self.params.get("max_new_tokens", 0))
+
 
 SPARE_ROWS = 4096
 """A model's embedding may have rows beyond its tokenizer's ids, to fill up a block: they are sampled like
@@ -96,9 +102,9 @@ def request_body(call: Call) -> list[bytes]:
 def decode_reply(body: bytes, call: Call, others: Container[str] = ()) -> CallResult:
     """Check and decode the reply to a call; ``others`` are the rids of other calls.
 
-    Raises EngineError when the reply is no /generate reply at all, or its abort carries an error status, and
-    PassingEngineError for an id that no model with this tokenizer has and for another call's reply (then
-    ``lost``: the engine may be making the right one still).
+    Raises StrangeEngineError when the reply is no /generate reply at all, what an abort's error status means
+    (see ``refusal``), and PassingEngineError for an id that no model with this tokenizer has and for another
+    call's reply (then ``lost``: the engine may be making the right one still).
     """
     text = None
     if call.experts is not None:
@@ -106,14 +112,16 @@ def decode_reply(body: bytes, call: Call, others: Container[str] = ()) -> CallRe
     try:
         reply = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise EngineError(f"the engine's reply is no JSON: {error}") from error
+        raise StrangeEngineError("the engine's reply is no JSON", detail=str(error)) from error
     if not isinstance(reply, dict) or not isinstance(reply.get("meta_info"), dict):
-        raise EngineError("the engine's reply has no meta_info: is this an SGLang /generate endpoint?")
+        raise StrangeEngineError(
+            "the engine's reply has no meta_info", detail="is this an SGLang /generate endpoint?"
+        )
     meta: dict[str, Any] = reply["meta_info"]
     rid = meta.get("id")
     if rid != call.rid and isinstance(rid, str) and rid in others:
         raise PassingEngineError(f"the engine answers the call {call.rid} with the reply to {rid}", lost=True)
-    finish, matched = _finish(meta.get("finish_reason"))
+    finish, matched = _finish(meta.get("finish_reason"), call)
     ids = _ids(reply.get("output_ids"), meta.get("output_token_logprobs"), call.vocabulary)
     logprobs, cause = _logprobs(ids, meta.get("output_token_logprobs"))
     if not cause and not _counts_agree(meta, len(ids), len(call.prompt)):
@@ -141,12 +149,16 @@ def _experts(text: memoryview | None, ask: ExpertsAsk, tokens: int) -> tuple[Exp
     return experts, LossCause.MISALIGNED.value if experts is None else ""
 
 
-def _finish(reason: object) -> tuple[str, int | str | None]:
+def _finish(reason: object, call: Call) -> tuple[str, int | str | None]:
     if not isinstance(reason, dict) or reason.get("type") not in ("stop", "length", "abort"):
-        raise EngineError(f"the engine's finish_reason is {reason!r}: expected type stop, length or abort")
+        raise StrangeEngineError(
+            "the engine's reply does not say how it ended",
+            detail=f"finish_reason is {str(reason)[:200]}: expected type stop, length or abort",
+        )
     status = reason.get("status_code")
     if reason["type"] == "abort" and isinstance(status, int) and status >= 400:
-        raise EngineError(f"the engine aborted with status {status}: {reason.get('message')}")
+        text = str(reason.get("message"))
+        raise refusal(status, text, prompt_tokens=len(call.prompt), max_tokens=call.max_tokens)
     matched = reason.get("matched")
     return reason["type"], matched if isinstance(matched, str) or _whole(matched) else None
 
@@ -163,11 +175,11 @@ def _ids(output_ids: object, entries: object, vocabulary: int) -> list[int]:
         return []
     # By type, before any cast: a cast would make 1 of 1.5, "1" and true.
     if not isinstance(output_ids, list) or set(map(type, output_ids)) != {int}:
-        raise EngineError("the engine's output_ids are no flat list of token ids")
+        raise StrangeEngineError("the engine's output_ids are no flat list of token ids")
     ids: list[int] = output_ids
     highest = max(ids)
     if min(ids) < 0 or highest > _MAX_INT32:
-        raise EngineError("the engine's output_ids are no flat list of token ids")
+        raise StrangeEngineError("the engine's output_ids are no flat list of token ids")
     if highest >= vocabulary + SPARE_ROWS:
         raise PassingEngineError(
             f"the engine sampled the id {highest}, the tokenizer ends at {vocabulary - 1}: does the engine "
