@@ -219,6 +219,18 @@ AMBIGUOUS = {
 }
 """Raw text that a grammar cannot tell from its own frame: no value may hold it."""
 
+OPENINGS = {
+    "seed_oss": "<parameter=",
+    "hunyuan3": "<arg_key:",
+    "minicpm5": "<param name=",
+    "kimi_k3": "<|open|>argument",
+    "qwen3_coder": "<parameter=",
+    "glm": "<arg_key>",
+    "minimax_m2": "<parameter name=",
+    "deepseek_dsml": "<｜DSML｜parameter",
+}
+"""What begins a parameter: on a line of its own in a value, it says that a closing tag is missing."""
+
 CLOSE = {
     "apertus": "<|tools_suffix|>",
     "seed_oss": "</seed:tool_call>",
@@ -250,6 +262,8 @@ def speaks(name: str, calls: Calls) -> bool:
         nested = [value for _, arguments in calls for value in arguments.values()]
         if not all(_has_only_texts(value) for value in nested if isinstance(value, dict | list)):
             return False
+    if any(re.search(r"\n\s*" + re.escape(OPENINGS.get(name, "\0")), text) for text in texts):
+        return False
     pattern = AMBIGUOUS.get(name)
     return pattern is None or not any(re.search(pattern, text) for text in texts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from dressage_tito import ChatCodec, ParsedTurn, coerce_arguments
@@ -172,6 +173,14 @@ def _call(name: str, arguments: str) -> str:
         ("l", "[1, 2]", [1, 2], False),
         ("l", ["1", 2], [1, 2], False),
         ("l", "[1", "[1", True),
+        ("l", "(1, 2)", [1, 2], False),
+        ("l", "[1,\t2 ,]", [1, 2], False),
+        ("l", "{'a': 1}", "{'a': 1}", True),
+        ("o", "{'a': True, 'b': None}", {"a": True, "b": None}, False),
+        ("o", "{'a': nan}", "{'a': nan}", True),
+        ("o", "{'a' 'b': 1}", "{'a' 'b': 1}", True),
+        ("code", "{'a': 1}", "{'a': 1}", False),
+        ("any", "{'a': 1}", "{'a': 1}", False),
     ],
 )
 def test_c28_a_text_becomes_the_schemas_type_only_where_it_spells_it_exactly(
@@ -407,6 +416,35 @@ def test_a_call_that_does_not_parse_stays_in_content_with_a_warning(toy: ChatCod
     assert turn.tool_calls == ()
     assert turn.content == text
     assert turn.warnings[0].startswith("malformed_tool_call")
+
+
+@pytest.mark.parametrize("grammar", sorted({*WRITTEN} - {"harmony", "llama3_json", "mistral"}))
+def test_a_whole_call_that_the_turn_s_end_closes_is_called_with_a_warning(
+    toy: ChatCodec, grammar: str, renderings: ModuleType
+) -> None:
+    codec = _speaking(toy, grammar)
+    text = WRITTEN[grammar]("typed", {"code": "x"})
+    close = renderings.CLOSE[grammar]
+    for blank in ("", "\n"):
+        kept = text[: text.rindex(close)] + blank
+        turn = _parse(codec, kept)
+        assert [(call.name, call.arguments) for call in turn.tool_calls] == [("typed", {"code": "x"})]
+        assert (turn.content, [warning.partition(":")[0] for warning in turn.warnings]) == (
+            "",
+            ["unclosed_tool_call"],
+        )
+        assert _parse(codec, kept, "length").tool_calls == ()
+    assert _parse(codec, text[: text.rindex(close)] + "and more").tool_calls == ()
+
+
+def test_several_calls_in_one_hermes_block_are_as_many_calls(toy: ChatCodec) -> None:
+    one, two = '{"name": "shell", "arguments": {"command": "}"}}', '{"name": "Read", "arguments": {}}'
+    for body in (f"{one}\n{two}", f"[{one}, {two}]", f"{one}{two}"):
+        turn = _parse(toy, f"Two:\n<tool_call>\n{body}\n</tool_call>")
+        assert [call.name for call in turn.tool_calls] == ["shell", "Read"]
+        assert (turn.content, turn.warnings) == ("Two:", ())
+    for body in (f"{one}\n{{}}", f"[{one}, 1]", f"[{one}", f"{one},{two}"):
+        assert _parse(toy, f"<tool_call>\n{body}\n</tool_call>").tool_calls == ()
 
 
 def test_a_good_call_after_a_bad_one_is_still_called(toy: ChatCodec) -> None:

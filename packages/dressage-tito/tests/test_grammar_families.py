@@ -110,6 +110,18 @@ def test_kimi_s_id_is_kept_as_it_was_sampled(parse: Parse) -> None:
     assert GRAMMARS["kimi_k2"].call_id("f", 2) == "functions.f:2"
 
 
+def test_a_kimi_id_that_was_made_fit_for_other_rules_names_the_offered_tool(parse: Parse) -> None:
+    begin, call, end = SECTIONS["kimi_k2"]
+    for call_id, name in (
+        *(("functions_f_0", "f"), ("functionsf0", "f"), ("functions_f:3", "f"), ("functionsf", "f")),
+        *(("functions_g_0", "functions_g_0"), ("f2:0", "f2"), ("f_0:0", "f_0"), ("call_0", "call_0")),
+    ):
+        (found,) = parse(
+            "kimi_k2", begin + call.format("@").replace("functions.@:0", call_id) + end
+        ).tool_calls
+        assert (found.id, found.name) == (call_id, name)
+
+
 def test_mistral_s_list_and_its_later_form_carry_ids(parse: Parse) -> None:
     first = '{"name": "f", "arguments": {"n": 1}, "id": "abc123XYZ"}'
     text = f'[TOOL_CALLS] [{first}, {{"name": "g", "arguments": {{}}}}]'
@@ -163,6 +175,9 @@ def test_llama_calls_fill_the_turn(parse: Parse) -> None:
     one = '{"name": "f", "parameters": {"n": "1"}}'
     assert _calls(parse("llama3_json", f"<|python_tag|>{one}; {one}\n")) == [("f", {"n": 1})] * 2
     assert _calls(parse("llama3_json", '{"type": "function", "name": "f", "parameters": {}}')) == [("f", {})]
+    for text in (f"{one}\n{one}", f"{one}{one}", f"<|python_tag|>{one} ; {one}"):
+        assert _calls(parse("llama3_json", text)) == [("f", {"n": 1})] * 2
+    assert _calls(parse("llama3_json", '{"parameters": {"n": "1"}, "name": "f"}')) == [("f", {"n": 1})]
     turn = parse("llama3_json", f"So:<|python_tag|>{one}")
     assert (turn.content, len(turn.tool_calls)) == ("So:", 1)
     for text in (f"{one} and more", f"<|python_tag|>print({one})", one[:-1]):
@@ -190,6 +205,17 @@ def test_lfm2_calls_are_python(parse: Parse) -> None:
     assert _calls(turn) == [("f", {"s": 'it\'s "raw"\nand', "n": 1})]
     turn = parse("lfm2", '<|tool_call_start|>[{"name": "f", "arguments": {"n": 1}}]<|tool_call_end|>')
     assert _calls(turn) == [("f", {"n": 1})]
+
+
+def test_lfm2_literals_are_as_python_reads_them(parse: Parse) -> None:
+    for written, value in (
+        *(("'''a\n'b' c'''", "a\n'b' c"), ('"""x"""', "x"), ("r'a\\d'", "a\\d"), ("''", "")),
+        *(("(1, 2)", [1, 2]), ("(1,)", [1]), ("(1)", 1), ("()", []), ("[(1, 'a'),]", [[1, "a"]])),
+    ):
+        for text in (f"[f(any={written})]", f"[f(any={written},),]", f"[f(n=1, any={written}), g()]"):
+            turn = parse("lfm2", f"<|tool_call_start|>{text}<|tool_call_end|>")
+            assert turn.tool_calls[0].arguments["any"] == value
+            assert json.loads(turn.tool_calls[0].arguments_text)["any"] == value
 
 
 def test_lfm2_escapes_that_spell_no_character_stay_as_they_are(parse: Parse) -> None:

@@ -111,7 +111,7 @@ def test_closing_tags_inside_a_value_are_a_part_of_it(parse: Parse, name: str) -
         assert (turn.content, turn.warnings) == ("", ())
 
 
-@pytest.mark.parametrize("name", TAGGED)
+@pytest.mark.parametrize("name", sorted({*TAGGED} - {"qwen3_coder"}))
 def test_a_value_without_its_closing_tag_does_not_swallow_the_next_call(parse: Parse, name: str) -> None:
     bad = _tagged(name, ("s", "x")).replace("</parameter>", "").replace("</arg_value>", "")
     bad = bad.replace("</｜DSML｜parameter>", "").replace("<|close|>argument<|sep|>", "")
@@ -190,3 +190,92 @@ def test_glm_with_and_without_line_ends(parse: Parse, text: str) -> None:
     (call,) = parse("glm", "\n" + text).tool_calls
     assert call.arguments["n"] == 1
     assert parse("glm", "\nHi").content == "Hi"
+
+
+QWEN = {
+    "two functions in one block": (
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n"
+        "<function=g>\n<parameter=a>\ny\n</parameter>\n</function>\n</tool_call>",
+        [("f", {"s": "x"}), ("g", {"a": "y"})],
+        [],
+    ),
+    "a function without parameters after one with": (
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n"
+        "<function=g>\n</function>\n</tool_call>",
+        [("f", {"s": "x"}), ("g", {})],
+        [],
+    ),
+    "no end of a parameter in the middle": (
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n<parameter=n>\n7\n</parameter>\n</function>\n</tool_call>",
+        [("f", {"s": "x", "n": 7})],
+        ["unclosed_parameter"],
+    ),
+    "no end of the last parameter": (
+        "<tool_call>\n<function=f>\n<parameter=n>\n7\n</parameter>\n<parameter=s>\nx\n</function>\n</tool_call>",
+        [("f", {"n": 7, "s": "x"})],
+        ["unclosed_parameter"],
+    ),
+    "no end of the function": (
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</tool_call>",
+        [("f", {"s": "x"})],
+        ["unclosed_function"],
+    ),
+    "no end of the block": (
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>",
+        [("f", {"s": "x"})],
+        ["unclosed_tool_call"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QWEN)
+def test_qwen_s_calls_with_a_missing_tag_or_several_in_a_block_are_told_apart(
+    parse: Parse, case: str
+) -> None:
+    """As the family's own parser reads them."""
+    text, calls, warned = QWEN[case]
+    turn = parse("qwen3_coder", text)
+    assert _calls(turn) == calls
+    assert (turn.content, _warned(turn)) == ("", warned)
+    seed = text.replace("tool_call>", "seed:tool_call>").replace(">\n", ">").replace("\n<", "<")
+    if case not in {"no end of a parameter in the middle", "no end of the last parameter"}:
+        assert _calls(parse("seed_oss", seed)) == calls
+    if warned:
+        cut = parse("qwen3_coder", text.removesuffix("</tool_call>"), finish_reason="length")
+        assert cut.tool_calls == ()
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm", "minimax_m2", "deepseek_dsml"])
+def test_a_value_without_its_closing_tag_swallows_no_other_parameter(parse: Parse, name: str) -> None:
+    whole = _tagged(name, ("s", "x"), ("n", "7"))
+    close = {"glm": "</arg_value>", "deepseek_dsml": "</｜DSML｜parameter>"}.get(name, "</parameter>")
+    turn = parse(name, whole.replace(f"\n{close}" if name == "qwen3_coder" else close, "", 1))
+    assert _calls(turn) == [("f", {"s": "x", "n": 7})]
+    assert _warned(turn) == ["unclosed_parameter"]
+    # What a tool does not take, a parameter that was given, or a whole one is a part of the value.
+    opening = TAGGED[name][1].partition("{}")[0]
+    for value in (
+        f"x\n{opening.format()}other{TAGGED[name][1].split('{}')[1]}y",
+        f"x\n{TAGGED[name][1].format('s', 'y').removesuffix(chr(10)).replace(close, '')}",
+        f"x\n{TAGGED[name][1].format('n', '1')}y",
+    ):
+        turn = parse(name, _tagged(name, ("s", value)))
+        assert _calls(turn) == [("f", {"s": value})]
+        assert turn.warnings == ()
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2", "deepseek_dsml"])
+def test_python_s_objects_and_lists_are_values_where_the_schema_asks_for_them(
+    parse: Parse, name: str
+) -> None:
+    values = (("o", "{'n': 1, \"k\": 'it\\'s', 'z': None}"), ("l", "[1, 2,]"), ("s", "['a']"))
+    text = _tagged(name, *values).replace('name="s" string="false"', 'name="s" string="true"')
+    turn = parse(name, text)
+    arguments = {"o": {"n": 1, "k": "it's", "z": None}, "l": [1, 2], "s": "['a']"}
+    assert _calls(turn) == [("f", arguments)]
+    assert json.loads(turn.tool_calls[0].arguments_text) == arguments
+    assert turn.warnings == ()
+    for odd in ("{'n': open('x')}", "{'n': 1", "{1: 2}", "{'n': 1} + {}"):
+        turn = parse(name, _tagged(name, ("o", odd)))
+        assert _calls(turn) == [("f", {"o": odd})]
+        assert _warned(turn) == ["argument_type"]

@@ -199,9 +199,10 @@ def _render(template: ChatTemplate, row: Row, calls: Calls) -> tuple[str, bool]:
 
 
 _SPELLS_A_BORDER = re.compile(
-    r'</parameter>\\n|</(parameter|arg_value)>(\s|\\[nrtf]|\\u[0-9a-f]{4})*<|<\|\\"\|>'
+    r'\\n\s*<(parameter|arg_key)|</parameter>\\n|</(parameter|arg_value)>(\s|\\[nrtf]|\\u[0-9a-f]{4})*<|<\|\\"\|>'
 )
-"""In JSON: where a value ends and the next begins, with any white space between, or a value's own quotes."""
+"""In JSON: where a value ends and the next begins, with any white space between, or a value's own quotes; or
+where a line begins with a parameter's opening tag."""
 
 
 def _told_apart(row: Row, calls: Calls) -> bool:

@@ -4,7 +4,8 @@ The rule: a *string* value whose schema admits no string, and that spells a valu
 becomes that value. Everything else stays as it was written: a string where the schema admits strings (unless
 it lists its values, and what the string spells is the one that is listed) or names no type (``any`` stays
 text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says so), a value that was
-no string to begin with. Truth values may be spelled in any case, since models write Python's. A schema names
+no string to begin with. Truth values may be spelled in any case, and objects and arrays as Python's literals,
+since models write Python's. A schema names
 its types by ``type`` (with ``nullable``), ``enum``, ``const``, ``properties`` or ``items``, also behind a
 ``$ref`` into itself, ``anyOf``, ``oneOf`` and ``allOf``.
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dressage_tito.jsonspan import read_value
+from dressage_tito.pyvalue import Stop, read_literal
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -177,9 +179,19 @@ def _spelled(text: str, types: frozenset[str]) -> Any:
             return int(bare)
         if "number" in types and _NUMBER.fullmatch(bare) and math.isfinite(float(bare)):
             return float(bare)
-    for name, kind, mark in (("object", dict, "{"), ("array", list, "[")):
-        if name in types and bare.startswith(mark):
-            found = read_value(bare, 0)
-            if found is not None and found[1] == len(bare) and isinstance(found[0], kind):
-                return found[0]
+    for name, kind, marks in (("object", dict, "{"), ("array", list, ("[", "("))):
+        if name in types and bare.startswith(marks):
+            found = _container(bare)
+            if isinstance(found, kind):
+                return found
     return _NOTHING
+
+
+def _container(bare: str) -> Any:
+    found = read_value(bare, 0)
+    if found is not None and found[1] == len(bare):
+        return found[0]
+    try:
+        return read_literal(bare)
+    except Stop:
+        return _NOTHING

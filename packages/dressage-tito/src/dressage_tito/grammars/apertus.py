@@ -37,10 +37,7 @@ class _Finder(CallFinder):
             position = skip_blank(self.text, position)
         if not self.text.startswith("]", position):
             return Broken(position, _CLOSE)
-        position = skip_blank(self.text, position + 1)
-        if not self.text.startswith(_CLOSE, position):
-            return Broken(position, _CLOSE)
-        return Found(tuple(calls), position + len(_CLOSE), warnings=tuple(warnings))
+        return self.closed(tuple(calls), position + 1, _CLOSE, warnings)
 
 
 APERTUS = ToolGrammar("apertus", reader(_Finder), control_literals_needed=(_OPEN, _CLOSE))

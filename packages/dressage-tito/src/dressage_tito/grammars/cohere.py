@@ -27,10 +27,7 @@ class _Finder(CallFinder):
             begun = self.text.startswith("[", skip_blank(self.text, after))
             return Broken(found, _CLOSE, begun)
         calls, warnings, end = found
-        end = skip_blank(self.text, end)
-        if not self.text.startswith(_CLOSE, end):
-            return Broken(end, _CLOSE)
-        return Found(calls, end + len(_CLOSE), warnings=warnings)
+        return self.closed(calls, end, _CLOSE, list(warnings))
 
 
 def _call_id(name: str, index: int) -> str:

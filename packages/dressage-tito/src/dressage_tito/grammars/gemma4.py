@@ -52,11 +52,8 @@ class _Finder(CallFinder):
             value, spelled, end = self._object(head.end(), 0)
         except _Stop as stop:
             return Broken(stop.position, _CLOSE)
-        end = self._skip(end)
-        if not self.text.startswith(_CLOSE, end):
-            return Broken(end, _CLOSE)
         call, warnings = typed_call("", head["name"], value, spelled, self.context.schemas)
-        return Found((call,), end + len(_CLOSE), warnings=tuple(warnings))
+        return self.closed((call,), end, _CLOSE, warnings)
 
     def _skip(self, position: int) -> int:
         blank = _BLANK.match(self.text, position)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar, TurnContext
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.grammars.tagged import TaggedParameters
-from dressage_tito.grammars.values import RawParameter, call_of_texts
+from dressage_tito.grammars.values import RawParameter, call_of_texts, parameter_names
 
 _CLOSE = "</tool_call>"
 _NAME = re.compile(r"\s*(?P<name>[^\s<>{}\"]+)")
@@ -32,17 +33,18 @@ class _Finder(CallFinder):
         name = _NAME.match(self.text, after)
         if name is None:
             return Broken(after, _CLOSE, begun=False)
-        read = self._parameters.read(name.end())
+        read = self._parameters.read(name.end(), parameter_names(self.context.schemas.get(name["name"])))
         if isinstance(read, int):
             return Broken(read, _CLOSE)
-        found, end = read
-        if not self.text.startswith(_CLOSE, end):
-            return Broken(end, _CLOSE)
-        parameters = [RawParameter(opening["key"].strip(), text) for opening, text in found]
-        call, warnings = call_of_texts("", name["name"], parameters, self.context.schemas)
+        parameters = [RawParameter(opening["key"].strip(), text) for opening, text in read.found]
+        call, odd = call_of_texts("", name["name"], parameters, self.context.schemas)
+        if not read.found and not self.text.startswith(_CLOSE, read.end):
+            return Broken(read.end, _CLOSE)  # a name alone is no call before it is closed
+        found = self.closed((call,), read.end, _CLOSE, [*read.warnings, *odd])
         # A value that spells a call's beginning may spell its end too: then the turn's end must be known.
-        closed = self.text.find("<tool_call>", after, end) < 0
-        return Found((call,), end + len(_CLOSE), closed, tuple(warnings))
+        if isinstance(found, Found) and self.text.find("<tool_call>", after, read.end) >= 0:
+            return replace(found, closed=False)
+        return found
 
 
 GLM = ToolGrammar(

@@ -14,7 +14,7 @@ from dressage_tito.grammars.base import ToolGrammar, TurnContext
 from dressage_tito.grammars.scan import reader
 from dressage_tito.grammars.section import SectionFinder
 from dressage_tito.grammars.tagged import TaggedParameters
-from dressage_tito.grammars.values import RawParameter, call_of_texts
+from dressage_tito.grammars.values import RawParameter, call_of_texts, parameter_names
 from dressage_tito.messages import ToolCall
 
 _HEAD = re.compile(r'(?P<name>[^"<>\n]+)">')
@@ -44,15 +44,14 @@ class _Invoke(SectionFinder):
         head = self.head.match(self.text, position)
         if head is None:
             return position
-        read = self._parameters.read(head.end())
+        read = self._parameters.read(head.end(), parameter_names(self.context.schemas.get(head["name"])))
         if isinstance(read, int):
             return read
-        found, end = read
-        if not self.text.startswith(self.close, end):
-            return end
-        parameters = [RawParameter(opening["key"], text, self._is_json(opening)) for opening, text in found]
-        call, warnings = call_of_texts("", head["name"], parameters, self.context.schemas)
-        return call, warnings, end
+        parameters = [
+            RawParameter(opening["key"], text, self._is_json(opening)) for opening, text in read.found
+        ]
+        call, odd = call_of_texts("", head["name"], parameters, self.context.schemas)
+        return call, [*read.warnings, *odd], read.end
 
     @staticmethod
     def _is_json(opening: re.Match[str]) -> bool:

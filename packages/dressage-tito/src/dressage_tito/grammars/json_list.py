@@ -11,10 +11,9 @@ import re
 from typing import ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar
-from dressage_tito.grammars.jsoncall import call_of_object, read_list
+from dressage_tito.grammars.jsoncall import read_calls, read_list
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
-from dressage_tito.jsonspan import read_object, skip_blank
-from dressage_tito.messages import ToolCall
+from dressage_tito.jsonspan import skip_blank
 
 _BLOCKS = {
     "<TOOLCALL>": "</TOOLCALL>",
@@ -36,32 +35,16 @@ class _Finder(CallFinder):
         if self.text.startswith("[", body):
             found = read_list(self.text, body, self.context.schemas)
         elif self.text.startswith("{", body):
-            found = self._lines(body)
+            found = read_calls(self.text, body, self.context.schemas)
         else:
             return Broken(after, close or opening, begun=False)
         if isinstance(found, int):
             # Without a closing mark nothing after a broken call is known to stand outside of it.
             return Broken(found, close) if close else Broken(len(self.text), opening)
         calls, warnings, end = found
-        end = skip_blank(self.text, end)
-        if not self.text.startswith(close, end):
-            return Broken(end, close)
-        return Found(calls, end + len(close), bool(close), warnings)
-
-    def _lines(self, position: int) -> tuple[tuple[ToolCall, ...], tuple[str, ...], int] | int:
-        calls: list[ToolCall] = []
-        warnings: list[str] = []
-        while self.text.startswith("{", skip_blank(self.text, position)):
-            found = read_object(self.text, position)
-            if isinstance(found, int):
-                return found
-            call = call_of_object(found[0], self.context.schemas)
-            if call is None:
-                return found[1]
-            calls.append(call[0])
-            warnings += call[1]
-            position = found[1]
-        return tuple(calls), tuple(warnings), position
+        if close:
+            return self.closed(calls, end, close, list(warnings))
+        return Found(calls, skip_blank(self.text, end), closed=False, warnings=warnings)
 
 
 JSON_LIST = ToolGrammar(

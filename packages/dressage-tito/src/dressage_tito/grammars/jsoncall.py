@@ -101,3 +101,22 @@ def read_list(
             return tuple(calls), tuple(warnings), position + 1
         if not text.startswith(",", position):
             return position
+
+
+def read_calls(
+    text: str, position: int, schemas: Mapping[str, Any]
+) -> tuple[tuple[ToolCall, ...], tuple[str, ...], int] | int:
+    """The same for objects that follow one another, with blanks between at most."""
+    calls: list[ToolCall] = []
+    warnings: list[str] = []
+    while not calls or text.startswith("{", skip_blank(text, position)):
+        found = read_object(text, position)
+        if isinstance(found, int):
+            return found
+        call = call_of_object(found[0], schemas)
+        if call is None:
+            return found[1]
+        calls.append(call[0])
+        warnings += call[1]
+        position = found[1]
+    return tuple(calls), tuple(warnings), position

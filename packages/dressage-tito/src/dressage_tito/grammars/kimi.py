@@ -36,8 +36,21 @@ class _Finder(SectionFinder):
         if isinstance(arguments, int):
             return arguments
         values, text, end = arguments
-        call, warnings = typed_call(head["id"], head["name"], values, text, self.context.schemas)
+        name = self._name(head["name"])
+        call, warnings = typed_call(head["id"], name, values, text, self.context.schemas)
         return call, warnings, skip_blank(self.text, end)
+
+    def _name(self, written: str) -> str:
+        """The tool's name; that of an offered tool where the id is written as another vendor's rules for ids
+        leave it (``functions_name_0``, ``functionsname0``), which a model does that has seen such ids."""
+        if written in self.context.schemas or not written.startswith("functions"):
+            return written
+        fitting = [
+            name
+            for name in self.context.schemas
+            if re.fullmatch(f"functions[._]?{re.escape(name)}(?:[:_]?[0-9]+)?", written)
+        ]
+        return max(fitting, key=len, default=written)
 
 
 def _call_id(name: str, index: int) -> str:

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar
 from dressage_tito.grammars.jsoncall import read_list, typed_call
-from dressage_tito.grammars.pyvalue import PythonReader, Stop
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.jsonspan import skip_blank
 from dressage_tito.messages import ToolCall
+from dressage_tito.pyvalue import PythonReader, Stop
 
 _OPEN, _CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 _NEXT_CALL = re.compile(r"<\|tool_call_end\|>\s*+<\|tool_call_start\|>")
@@ -34,10 +34,7 @@ class _Finder(CallFinder):
                 calls, warnings, end = self._calls(body)
             except Stop as stop:
                 return Broken(stop.position, _CLOSE)
-        end = skip_blank(self.text, end)
-        if not self.text.startswith(_CLOSE, end):
-            return Broken(end, _CLOSE)
-        return Found(calls, end + len(_CLOSE), warnings=warnings)
+        return self.closed(calls, end, _CLOSE, list(warnings))
 
     def _calls(self, position: int) -> tuple[tuple[ToolCall, ...], tuple[str, ...], int]:
         calls: list[ToolCall] = []
@@ -53,6 +50,9 @@ class _Finder(CallFinder):
                 return tuple(calls), tuple(warnings), position + 1
             if not self.text.startswith(",", position):
                 raise Stop(position)
+            end = skip_blank(self.text, position + 1)
+            if self.text.startswith("]", end):
+                return tuple(calls), tuple(warnings), end + 1
 
     def _call(self, position: int) -> tuple[ToolCall, list[str], int]:
         name = _NAME.match(self.text, position)

@@ -11,7 +11,7 @@ from dressage_tito.jsonspan import read_object, skip_blank
 from dressage_tito.messages import ToolCall
 
 _TAG = "<|python_tag|>"
-_LIKE_A_CALL = re.compile(r'\s*\{\s*"(?:name|type)"\s*:\s*"')
+_LIKE_A_CALL = re.compile(r'\s*\{\s*"(?:(?:name|type|id)"\s*:\s*"|(?:parameters|arguments)"\s*:\s*\{)')
 _ARGUMENTS = frozenset({"parameters", "arguments"})
 _KEYS = frozenset({"type", "name", "id"}) | _ARGUMENTS
 
@@ -19,7 +19,7 @@ _KEYS = frozenset({"type", "name", "id"}) | _ARGUMENTS
 def _read(text: str, context: TurnContext) -> Reading:
     """Objects are calls where they reach from the tag, or the turn's beginning, to the turn's end.
 
-    Several may stand there with ``;`` between. A JSON answer with other keys is content.
+    Several may stand there with ``;`` or blanks between. A JSON answer with other keys is content.
     """
     warnings: list[str] = []
     pieces, position = read_reasoning(text, context, warnings)
@@ -68,9 +68,10 @@ def _calls(text: str, position: int, context: TurnContext) -> tuple[list[ToolCal
         position = skip_blank(text, found[1])
         if position == len(text):
             return calls, warnings
-        if text[position] != ";":
+        if text[position] == ";":
+            position += 1
+        elif text[position] != "{":
             return position
-        position += 1
 
 
 def _is_call(keys: list[str]) -> bool:

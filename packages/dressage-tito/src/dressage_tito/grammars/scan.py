@@ -10,7 +10,10 @@ from typing import ClassVar
 
 from dressage_tito.grammars.base import Piece, PieceKind, Reading, TurnContext
 from dressage_tito.grammars.reasoning import read_reasoning
+from dressage_tito.jsonspan import skip_blank
 from dressage_tito.messages import ToolCall
+
+UNCLOSED = "unclosed_tool_call: the turn ended before the mark that closes its call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,17 @@ class CallFinder:
     def find(self, start: int, after: int) -> Found | Broken:
         """The whole call whose opening is ``text[start:after]``."""
         raise NotImplementedError
+
+    def closed(
+        self, calls: tuple[ToolCall, ...], end: int, close: str, warnings: list[str]
+    ) -> Found | Broken:
+        """Whole calls that ``close`` must follow at ``end``; or, with a warning, the end of the turn."""
+        end = skip_blank(self.text, end)
+        if self.text.startswith(close, end):
+            return Found(calls, end + len(close), warnings=tuple(warnings))
+        if end == len(self.text):
+            return Found(calls, end, closed=False, warnings=(*warnings, UNCLOSED))
+        return Broken(end, close)
 
 
 def reader(finder: type[CallFinder]) -> Callable[[str, TurnContext], Reading]:

@@ -59,17 +59,18 @@ class SectionFinder(CallFinder):
             self._read_to = found
             return Broken(found, self.close)
         call, warnings, end = found
-        if not self.text.startswith(self.close, end):
-            self._read_to = end
-            return Broken(end, self.close)
-        closed = not self.raw or self.text.find(self.inner, after, end) < 0
-        self._read_to = end = end + len(self.close)
+        whole = self.closed((call,), end, self.close, warnings)
+        if isinstance(whole, Broken):
+            self._read_to = whole.end
+            return whole
+        closed = whole.closed and (not self.raw or self.text.find(self.inner, after, end) < 0)
+        self._read_to = end = whole.end
         tail = skip_blank(self.text, end)
         for mark in self.section_close:
             if self.text.startswith(mark, tail):
                 self._inside = False
                 end = tail + len(mark)
-        return Found((call,), end, closed, tuple(warnings))
+        return Found((call,), end, closed, whole.warnings)
 
     def _closed_before(self, position: int) -> bool:
         return any(self.text.find(mark, self._read_to, position) >= 0 for mark in self.section_close)

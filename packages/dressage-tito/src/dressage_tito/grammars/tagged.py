@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Set
+from dataclasses import dataclass
+
+_UNCLOSED = (
+    "unclosed_parameter: a parameter without its closing tag ends where the next one, or the call, does"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Each parameter's opening (group ``key``) and raw value, where they end, and warnings."""
+
+    found: tuple[tuple[re.Match[str], str], ...]
+    end: int
+    warnings: tuple[str, ...] = ()
 
 
 class TaggedParameters:
-    """Reads ``<open key>value<close>`` again and again, up to a tail.
+    """Reads ``<open key>value<close>`` again and again, up to a tail or the end of the text.
 
     A value ends at the first closing tag that is followed by the next parameter or by the tail (blanks may
     stand between): a closing tag in mid-value is a part of it. Reading on and on is linear in the text.
@@ -17,29 +32,48 @@ class TaggedParameters:
         """Patterns: ``opening`` has the group ``key``; ``head`` is what the next call begins with."""
         self._text = text
         self._opening = re.compile(opening)
-        self._closing = re.compile(f"{closing}(?=\\s*+(?:{opening}|{tail}))")
-        self._next_call = re.compile(f"{tail}\\s*+{head}")
+        self._closing = re.compile(f"{closing}(?=\\s*+(?:{opening}|{tail}|\\Z))")
+        self._any_closing = re.compile(closing)
+        self._own_line = re.compile(f"\\n[ \\t]*+(?={opening})")
+        self._tail = re.compile(tail)
+        self._next_call = re.compile(f"(?:{tail})\\s*+{head}")
         self._blank = re.compile(r"\s*")
         self._ends: list[tuple[int, int]] | None = None
+        self._closings: list[int] | None = None
 
-    def read(self, position: int) -> tuple[list[tuple[re.Match[str], str]], int] | int:
-        """The parameters from here on (the opening's match and the raw value) and where they end.
+    def read(
+        self, position: int, names: Set[str] = frozenset(), *, to_tail: bool = False
+    ) -> Parameters | int:
+        """The parameters from here on. Where one has no end: how far it was read.
 
-        Where one has no end: how far it was read. A value that holds this call's tail and the next one's head
-        has lost its closing tag, and must not swallow the next call.
+        A value that holds this call's tail and the next one's head has lost its closing tag, and must not
+        swallow the next call; one that holds the opening of one of the tool's other parameters (``names``) on
+        a line of its own, and no closing tag, ends there. With ``to_tail`` a last value without its closing
+        tag ends at the call's tail.
         """
         found: list[tuple[re.Match[str], str]] = []
+        warnings: list[str] = []
+        given: set[str] = set()
         while True:
             position = self._skip(position)
             opening = self._opening.match(self._text, position)
             if opening is None:
-                return found, position
-            end = self._end(opening.end())
-            start, stop = opening.end(), end[0] if end else len(self._text)
-            if swallowed := self._next_call.search(self._text, start, stop):
-                return swallowed.start()
-            if end is None:
-                return len(self._text)
+                return Parameters(tuple(found), position, tuple(dict.fromkeys(warnings)))
+            given.add(opening["key"].strip())
+            start = opening.end()
+            end = self._end(start)
+            lost = self._lost(start, end[0] if end else len(self._text), names - given)
+            end = (lost, lost) if lost is not None else end
+            stop = end[0] if end else len(self._text)
+            swallowed = self._next_call.search(self._text, start, stop)
+            if swallowed or end is None:
+                tail = self._tail.search(self._text, start) if to_tail else None
+                if tail is None:
+                    return swallowed.start() if swallowed else len(self._text)
+                lost = stop = tail.start()
+                end = (lost, lost)
+            if lost is not None:
+                warnings.append(_UNCLOSED)
             found.append((opening, self._text[start:stop]))
             position = end[1]
 
@@ -52,3 +86,19 @@ class TaggedParameters:
             self._ends = [match.span() for match in self._closing.finditer(self._text)]
         index = bisect_left(self._ends, (position, 0))
         return self._ends[index] if index < len(self._ends) else None
+
+    def _lost(self, position: int, end: int, names: Set[str]) -> int | None:
+        """Where a parameter of one of ``names`` begins on a line of its own, if text stands before it in the
+        value, which ends at ``end``, and no closing tag: a value that spells a parameter spells its end."""
+        if not names:
+            return None
+        if self._closings is None:
+            self._closings = [match.start() for match in self._any_closing.finditer(self._text)]
+        index = bisect_left(self._closings, position)
+        if index < len(self._closings) and self._closings[index] < end:
+            return None
+        for line in self._own_line.finditer(self._text, position, end):
+            opening = self._opening.match(self._text, line.end())
+            if opening is not None and opening["key"].strip() in names:
+                return line.start() if self._skip(position) < line.start() else None
+        return None

@@ -24,6 +24,12 @@ class RawParameter:
     is_json: bool = False
 
 
+def parameter_names(schema: object) -> frozenset[str]:
+    """The parameters that a tool's schema names."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return frozenset(properties) if isinstance(properties, Mapping) else frozenset()
+
+
 def call_of_texts(
     call_id: str, name: str, parameters: list[RawParameter], schemas: Mapping[str, Any]
 ) -> tuple[ToolCall, list[str]]:

@@ -19,8 +19,10 @@ _WORDS: dict[str, Any] = {
     "false": False,
     "False": False,
 }
-_AFTER_ARGUMENT = re.compile(r"\s*+(?:\)\s*+[,\]]|,\s*+[^\s()\[\]{}=,'\"]+\s*+=)")
-_AFTER_ITEM = re.compile(r"\s*+[,\]}:]")
+_AFTER_ARGUMENT = re.compile(r"\s*+(?:,?\s*+\)\s*+[,\]]|,\s*+[^\s()\[\]{}=,'\"]+\s*+=)")
+_AFTER_ITEM = re.compile(r"\s*+[,)\]}:]")
+_NEVER = re.compile(r"(?!)")
+_TRIPLE = ("'''", '"""')
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\n": "", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _MAX_DEPTH = 200
@@ -34,13 +36,29 @@ class Stop(Exception):  # noqa: N818 - it ends a reading and is no error
         self.position = position
 
 
+def read_literal(text: str) -> Any:
+    """The Python list, tuple (as a list) or dict with names as keys that ``text`` is. Raises Stop."""
+    if text[:1] not in ("[", "(", "{"):
+        raise Stop(0)
+    value, _, end = PythonReader(text, _NEVER, strict=True).literal(0)
+    if end < len(text):
+        raise Stop(end)
+    return value
+
+
 class PythonReader:
     """Reads literals. Containers may be JSON, since templates print them so."""
 
-    def __init__(self, text: str, barrier: re.Pattern[str]) -> None:
-        """No string goes over a ``barrier``: there it has lost its closing quote."""
+    def __init__(self, text: str, barrier: re.Pattern[str], *, strict: bool = False) -> None:
+        """No string goes over a ``barrier``: there it has lost its closing quote. A ``strict`` reader takes
+        no bare quote for a part of the string."""
         self._text = text
         self._barrier = barrier
+        self._strict = strict
+
+    def literal(self, position: int) -> tuple[Any, str, int]:
+        """The literal that begins here, its JSON text, and where it ends. Raises Stop."""
+        return self._value(position, 0, _AFTER_ITEM)
 
     def argument(self, position: int) -> tuple[Any, str, int]:
         """A keyword argument's value, its JSON text, and where it ends. Raises Stop."""
@@ -57,13 +75,17 @@ class PythonReader:
 
     def _value(self, position: int, depth: int, after: re.Pattern[str]) -> tuple[Any, str, int]:
         mark = self._text[position : position + 1]
-        if mark in {"'", '"'}:
-            string, end = self._string(position, mark, after)
+        raw = mark in {"r", "R"} and self._text[position + 1 : position + 2] in {"'", '"'}
+        if raw or mark in {"'", '"'}:
+            string, end = self._string(position + raw, after)
+            string = string if raw else _ESCAPE.sub(_unescape, string)
             return string, self.quoted(string), end
         if depth < _MAX_DEPTH and mark == "{":
             return self._dict(position, depth + 1)
         if depth < _MAX_DEPTH and mark == "[":
-            return self._list(position, depth + 1)
+            return self._list(position, depth + 1, "]")
+        if depth < _MAX_DEPTH and mark == "(":
+            return self._tuple(position, depth + 1)
         if word := _WORD.match(self._text, position):
             value = _WORDS[word.group()]
             return value, json.dumps(value), word.end()
@@ -72,15 +94,21 @@ class PythonReader:
             raise Stop(position)
         return json.loads(number.group()), number.group(), number.end()
 
-    def _list(self, position: int, depth: int) -> tuple[list[Any], str, int]:
+    def _tuple(self, position: int, depth: int) -> tuple[Any, str, int]:
+        """A tuple as a list, or what stands in brackets alone."""
+        items, text, end = self._list(position, depth, ")")
+        alone = len(items) == 1 and self._text[position + 1 : end - 1].rstrip()[-1:] != ","
+        return (items[0], text[1:-1], end) if alone else (items, text, end)
+
+    def _list(self, position: int, depth: int, close: str) -> tuple[list[Any], str, int]:
         items: list[Any] = []
         spelled: list[str] = []
         position = self._skip(position + 1)
-        while not self._text.startswith("]", position):
+        while not self._text.startswith(close, position):
             item, text, position = self._value(position, depth, _AFTER_ITEM)
             items.append(item)
             spelled.append(text)
-            position = self._next(position, "]")
+            position = self._next(position, close)
         return items, "[" + ", ".join(spelled) + "]", position + 1
 
     def _dict(self, position: int, depth: int) -> tuple[dict[str, Any], str, int]:
@@ -110,19 +138,30 @@ class PythonReader:
         blank = _BLANK.match(self._text, position)
         return blank.end() if blank else position
 
-    def _string(self, position: int, quote: str, after: re.Pattern[str]) -> tuple[str, int]:
-        """A string ends at the first bare quote after which a value can end.
+    def _string(self, position: int, after: re.Pattern[str]) -> tuple[str, int]:
+        """What stands between the quotes, and where they end: at the first one after which a value can end.
 
         Some templates print strings without escaping them: a quote in mid-text is a part of it.
         """
-        step = re.compile(rf"[^{quote}\\]*+(?:\\[\s\S][^{quote}\\]*+)*+{quote}")
-        start = end = position + 1
+        quote = self._text[position]
+        if self._text.startswith(_TRIPLE, position):
+            try:
+                return self._until(position, quote * 3, after)
+            except Stop:
+                if self._strict:
+                    raise
+        return self._until(position, quote, after)
+
+    def _until(self, position: int, close: str, after: re.Pattern[str]) -> tuple[str, int]:
+        inside = rf"[^{close[0]}\\]" if len(close) == 1 else rf"(?:[^{close[0]}\\]|{close[0]}(?!{close[1:]}))"
+        step = re.compile(rf"{inside}*+(?:\\[\s\S]{inside}*+)*+{close}")
+        start = end = position + len(close)
         while match := step.match(self._text, end):
             if swallowed := self._barrier.search(self._text, end, match.end()):
                 raise Stop(swallowed.start())
             end = match.end()
-            if after.match(self._text, end):
-                return _ESCAPE.sub(_unescape, self._text[start : end - 1]), end
+            if self._strict or after.match(self._text, end):
+                return self._text[start : end - len(close)], end
         swallowed = self._barrier.search(self._text, end)
         raise Stop(swallowed.start() if swallowed else len(self._text))
 
