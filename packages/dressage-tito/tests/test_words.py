@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dressage_tito import ChatCodec, Message
+from dressage_tito import ChatCodec, Message, Refusal
+from dressage_tito.tokens import Tokens
 from dressage_tito.words import Words, chunks
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,23 @@ from tokenizers import Tokenizer
 ascii_texts = st.text(st.characters(max_codepoint=127), max_size=80)
 parts = ["a", "s't", "B1", " ", "\n", "\r\t", ".<|>_x", "{}", "-"]
 spaced = st.lists(st.sampled_from(parts), max_size=60).map("".join)
+foreign = [
+    "é",
+    "e\u0301",
+    " \u0301",
+    "—",
+    "“a” b",
+    "你好",
+    "ع",
+    "٣",
+    "½",
+    "\u3000",
+    "\u00a0",
+    "\u212a",
+    "✓",
+    "😀",
+]
+mixed = st.lists(st.sampled_from(parts + foreign) | st.characters(codec="utf-8"), max_size=60).map("".join)
 
 
 class Bare:
@@ -42,8 +60,8 @@ def bare_toy(toy_folder: Path) -> Bare:
 
 
 @settings(deadline=None)
-@given(ascii_texts | spaced)
-def test_any_ascii_text_becomes_the_tokenizers_ids(bare_toy: Bare, text: str) -> None:
+@given(ascii_texts | spaced | mixed)
+def test_any_text_becomes_the_tokenizers_ids(bare_toy: Bare, text: str) -> None:
     bare_toy.check(text)
     bare_toy.check(text)  # from what was kept
 
@@ -53,7 +71,7 @@ def test_real_tokenizers_give_the_same_ids(name: str, model_folder: Callable[[st
     bare = Bare(model_folder(name))
 
     @settings(deadline=None, max_examples=50)
-    @given(ascii_texts | spaced)
+    @given(ascii_texts | spaced | mixed)
     def same(text: str) -> None:
         bare.check(text)
 
@@ -93,6 +111,9 @@ def twice_spelled(pattern: str) -> Mapping[str, Any]:
         (splitting("a", behavior="Removed"), "words are lost"),
         (splitting("\\p{L}+ \\p{N}|\\p{L}+"), "a word goes over a space"),
         (splitting("\\p{L}+(?= \\p{P})|\\p{L}"), "a word ends by what comes after the next space"),
+        (splitting("[\u4e00-\u9fa5 ]+| ?[^\\s\u4e00-\u9fa5]+|\\s+"), "a word of Chinese goes over a space"),
+        (splitting("[\u4e00-\u9fa5]+ ?| ?[^\\s\u4e00-\u9fa5]+|\\s+"), "it takes the space behind it"),
+        (splitting("\\p{Han}+ ?| ?\\w+|\\s+"), "a script and no category"),
         (twice_spelled(" ?\\p{L}+|\\s|\\p{N}+"), "bytes are spelled, and their spelling again"),
         ({**splitting("a")["pretokenizers"][1]}, "the text is one word"),
         ({"type": "Digits", "individual_digits": True}, "no expression"),
@@ -130,6 +151,15 @@ def test_chunks_are_the_text_cut_at_spaces_that_stand_alone(text: str) -> None:
     assert all(around[0] in blank or around[2] in blank for around in inner)
 
 
+@given(mixed)
+def test_chunks_of_other_texts_are_cut_between_visible_ascii_alone(text: str) -> None:
+    found = chunks(text)
+    assert " ".join(found) == text
+    if not text.isascii():
+        around = [beside for pair in itertools.pairwise(found) for beside in (pair[0][-1], pair[1][0])]
+        assert all("!" <= char <= "~" for char in around)
+
+
 @pytest.mark.parametrize("blank", ["\t", "\n", "\x0b", "\x0c", "\r", " "])
 def test_no_chunk_is_cut_beside_white_space(blank: str) -> None:
     for text in (f"a{blank} b", f"a {blank}b", f"a{blank} ", f" {blank}b"):
@@ -148,9 +178,35 @@ def test_a_text_with_a_forbidden_id_has_none_here(bare_toy: Bare) -> None:
         assert words.ids("z") is None
 
 
-def test_content_of_a_prompt_is_encoded_so_too(toy_folder: Path) -> None:
-    """ASCII content goes word by word, other content does not: the frame and the ids are the same."""
-    codec = ChatCodec.from_folder(toy_folder)
-    for text in ("word", "two words", " lead", "trail ", "a\nb", "{}", "x" * 200):
-        ids = codec.start([Message("user", text)]).ids.tolist()
-        assert ids == codec.encode_sample(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
+SAID = (
+    "word",
+    "two words",
+    " lead",
+    "a\nb",
+    "x" * 200,
+    "an é",
+    "a — b c",
+    "\u0301a",
+    "e\u0301 b",
+    "好",
+    "a\u212a",
+)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("system", ["Be brief.", "Sois bref : été, cafe.", "cafe\u0301 a b", "好 a b"])
+def test_content_of_a_prompt_is_encoded_so_too(
+    toy_folder: Path, system: str, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word by word or whole: the ids, and what of them is the frame's, are the same."""
+    codec = ChatCodec.from_folder(toy_folder, threads=threads)
+    tools = [{"type": "function", "function": {"name": "f", "description": system, "parameters": {}}}]
+    prompts = [[Message("system", system), Message("user", text)] for text in SAID]
+    found = [codec.start(prompt, tools) for prompt in prompts]
+    monkeypatch.setattr(Tokens, "_encode_bare", lambda *_: None)
+    for prompt, encoded in zip(prompts, found, strict=True):
+        whole = codec.start(prompt, tools)
+        assert not isinstance(encoded, Refusal)
+        assert not isinstance(whole, Refusal)
+        assert encoded.ids.tolist() == whole.ids.tolist()
+        assert encoded.frame.tolist() == whole.frame.tolist()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 
 _ITEM = re.compile(r"\(\?i?[:!=]|[()|]|\[\^?(?:\\.|[^\]\\])*\]|\\.|\{\d+(?:,\d*)?\}|[?*+]|.", re.DOTALL)
-_VISIBLE = [chr(code) for code in range(128) if not chr(code).isspace() or 0x1C <= code <= 0x1F]
+_BLANK = re.compile(r"\[?(?:\\[tnr ]|\\x0[bc]| )+\]?")
+"""What finds nothing but white space of ASCII."""
 _ENDS_SPACE = ["(?!", r"[^\t\n\x0b\x0c\r ]", ")"]
 """White space that nothing visible follows."""
 
 
 def keeps_lone_spaces(pattern: str) -> bool:
     """Whether no match of an expression (in the dialect of ``re``, its classes cut to ASCII) has something
-    visible before a space, nor looks over one.
+    visible before a space, nor looks over one; so it is for the whole of its classes too.
 
     False where that does not show in how it is written: in each alternative, what may be a space comes
-    before all that may be visible, or is its one first character.
+    before all that may be something else, or is its one first character.
     """
     items = _ITEM.findall(pattern)
     depth, visible, at = 0, False, 0
@@ -33,7 +34,7 @@ def keeps_lone_spaces(pattern: str) -> bool:
             visible = visible and depth > 0
         elif item not in ("?", "*", "+") and not item.startswith("{"):
             atom = re.compile(item, re.IGNORECASE)
-            other = any(map(atom.fullmatch, _VISIBLE))
+            other = not _BLANK.fullmatch(item)
             many = at < len(items) and items[at] != "?" and items[at][0] in "*+{"
             if atom.fullmatch(" ") and (depth or visible or (other and many)):
                 return False

@@ -7,12 +7,13 @@ so it may come from a template's frame only. HTML tags that a tokenizer does not
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -41,7 +42,7 @@ _NO_ADDED = '"added_tokens": []'
 _FRAME_RUNS = 256
 _FRAME_RUN_CHARS = 256
 """Short runs of a template's frame come again on every turn: so many are remembered."""
-_WORDS_CHARS = 1 << 15
+_WORDS_CHARS = 1 << 18
 """Longer texts would hold the interpreter's lock for too long."""
 
 
@@ -180,20 +181,21 @@ class Tokens:
         What of the frame lies before and after the content is found by the lengths of the tokens, one
         character of a byte-level token for each byte.
         """
-        if not (text[:start].isascii() and text[end:].isascii()) or unicodedata.combining(text[start]):
+        lead, rest = text[:start], text[end:]
+        plain = lead.isascii() and rest.isascii() and not unicodedata.combining(text[start])
+        if not plain and not unicodedata.is_normalized("NFC", text):
             return None  # NFC writes a mark and the letter before it as one character
         ids = self._bare_ids(text)
         if ids is None:
             return None
-        before = self._tokens_within(ids[:start].tolist(), start)
-        rest = len(text) - end
-        after = self._tokens_within(ids[: -rest - 1 : -1].tolist(), rest)
+        before = self._tokens_within(ids, len(lead.encode()))
+        after = self._tokens_within(ids[::-1], len(rest.encode()))
         return ids, [(before, len(ids) - after, False)]
 
     def _bare_ids(self, text: str) -> NDArray[np.int32] | None:
         """The ids of a text alone: word by word, or, where threads are to run meanwhile, without the
         interpreter's lock; None where neither can be, or where a control id is among them."""
-        if text.isascii() and len(text) <= _WORDS_CHARS and self._words is not None:
+        if len(text) <= _WORDS_CHARS and self._words is not None:
             return self._words.ids(text)
         if not self._threads:
             return None
@@ -213,15 +215,10 @@ class Tokens:
         """The characters of an id's token."""
         return functools.cache(lambda token: len(self._plain.id_to_token(token) or ""))
 
-    def _tokens_within(self, tokens: Iterable[int], size: int) -> int:
-        """How many of the first tokens lie wholly in the first ``size`` bytes."""
-        count = 0
-        for token in tokens:
-            size -= self._size(token)
-            if size < 0:
-                break
-            count += 1
-        return count
+    def _tokens_within(self, ids: NDArray[np.int32], size: int) -> int:
+        """How many of the first tokens, int32 [T], lie wholly in the first ``size`` bytes."""
+        ends = list(itertools.accumulate(map(self._size, ids[:size].tolist())))
+        return bisect.bisect_right(ends, size)
 
     def _frame_ids(self, text: str) -> NDArray[np.int32]:
         """Ids int32 [T] of a run that holds no content, read-only."""

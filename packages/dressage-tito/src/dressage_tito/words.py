@@ -2,12 +2,12 @@
 
 A byte-level BPE cuts a text into words by regular expressions and encodes each word alone, so that the ids of
 a text are those of its words. The expressions are written for all of Unicode; here they are read for ASCII,
-where ``re`` can follow them, and only such texts are cut here. Whether the words are the tokenizer's own is
-proven once for each set of expressions, on every few characters of the kinds that they tell apart.
+where ``re`` can follow them. Whether the words are the tokenizer's own is proven once for each set of
+expressions, on every few characters of the kinds that they tell apart.
 
 Most words end at a space that stands alone, and no word goes over one (this shows in how the expressions are
 written): there a text is cut first, without the expressions, into chunks of a word or a few, whose ids are
-kept as well.
+kept as well. Chunks with other characters than those of ASCII are the tokenizer's own work, whole.
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ _MOST_TOLD = "as' 1\n."
 _CONTRACTIONS = "a's b't 'RE I'vex 'm. we'll'd d'D 'l'r'v"
 _LONE_SPACE = re.compile(rf" (?=[^{_SPACE}])(?<=[^{_SPACE}] )")
 """A space with something visible on both sides."""
+_ASCII_SPACE = re.compile(r" (?=[!-~])(?<=[!-~] )")
+"""The same between visible characters of ASCII, which no normal form of Unicode joins to what is beside."""
+_FOREIGN = (
+    "\u00e9\u00c9\u01c5\u02b0\u4f60\u3042\u30ab\ud55c\u0e01\u0639\u05d0\u0905\u0301\u093e\u20dd\u0663"
+    "\u2167\u00bd\u203f\u2014\u00ab\u00bb\u201e\u2026\u00b7\u20ac\u2212\u02d8\u00a9\U0001f600\u00a0\u3000\u2028"
+    "\u2029\x85\u200d\u200b\ue000\u0378\u017f\u212a"
+)
+"""A character of each category and of scripts that expressions name, and what folds to a letter of ASCII."""
+_BESIDE_SPACE = "aZ1.'_$"
 _TOUCHING = ("  ", " \n", "\n ", "\t", "\r", "\x0b", "\x0c")
 """Where none of these is, every space inside a text stands alone."""
 _KEPT_WORDS = 1 << 15
@@ -76,9 +85,10 @@ class _Kept(dict[str, bytes]):
 
 
 class Words:
-    """The ids of ASCII texts. May be shared by threads."""
+    """The ids of texts. May be shared by threads."""
 
     def __init__(self, tokenizer: Tokenizer, split: Split, forbidden: Set[int] = frozenset()) -> None:
+        self._tokenizer = tokenizer
         self._model = tokenizer.model
         self._split = split
         self._forbidden = forbidden
@@ -96,8 +106,8 @@ class Words:
         return None if split is None else cls(tokenizer, split, forbidden)
 
     def ids(self, text: str) -> NDArray[np.int32] | None:
-        """The ids of an ASCII text, as the tokenizer gives them without special tokens: int32 [T], read-only;
-        None where a forbidden id is among them."""
+        """The ids of a text, as the tokenizer gives them without special tokens: int32 [T], read-only; None
+        where a forbidden id is among them."""
         first, *others = chunks(text)
         try:
             return np.frombuffer(
@@ -107,17 +117,23 @@ class Words:
             return None
 
     def _by_word(self, text: str) -> bytes:
-        return b"".join(map(self._words.__getitem__, self._split(text)))
+        if text.isascii():
+            return b"".join(map(self._words.__getitem__, self._split(text)))
+        return self._packed(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def _word(self, word: str) -> bytes:
-        ids = [token.id for token in self._model.tokenize(word.translate(spelled_bytes()))]
+        return self._packed([token.id for token in self._model.tokenize(word.translate(spelled_bytes()))])
+
+    def _packed(self, ids: Sequence[int]) -> bytes:
         if not self._forbidden.isdisjoint(ids):
             raise _ForbiddenError
         return np.array(ids, dtype=np.int32).tobytes()
 
 
 def chunks(text: str) -> list[str]:
-    """What lies between the spaces of an ASCII text that stand alone."""
+    """What lies between the spaces of a text that stand alone, between characters of ASCII."""
+    if not text.isascii():
+        return _ASCII_SPACE.split(text)
     if not any(map(text.__contains__, _TOUCHING)):
         found = text.split(" ")
         if found[0] and found[-1]:
@@ -236,13 +252,31 @@ def _proven_split(pre_tokenizer: str) -> Split | None:
         return None  # after an empty match the library goes on in another way
     model = {"type": "BPE", "vocab": {}, "merges": []}
     own = Tokenizer.from_str(json.dumps({"version": "1.0", "pre_tokenizer": parsed, "model": model}))
+
+    def found(text: str) -> list[str]:
+        return [word for word, _ in own.pre_tokenizer.pre_tokenize_str(text)]
+
+    def ascii_words(text: str) -> list[str]:
+        return [word.translate(spelled_bytes()) for word in split(text)]
+
     for text in _trials():
-        words = [word for word, _ in own.pre_tokenizer.pre_tokenize_str(text)]
-        first, *others = chunks(text)
-        cut = itertools.chain(split(first), *(split(" " + chunk) for chunk in others))
-        if any([word.translate(spelled_bytes()) for word in found] != words for found in (split(text), cut)):
+        words = found(text)
+        if ascii_words(text) != words or _by_chunk(text, ascii_words) != words:
             return None
-    return split
+    text = _foreign_trial()
+    return split if _by_chunk(text, found) == found(text) else None
+
+
+def _by_chunk(text: str, split: Split) -> list[str]:
+    first, *others = chunks(text)
+    return [*split(first), *itertools.chain.from_iterable(split(" " + chunk) for chunk in others)]
+
+
+def _foreign_trial() -> str:
+    """Each character that is none of ASCII on either side of a space that stands alone."""
+    around = [*_FOREIGN, *_TOLD_APART]
+    sides = itertools.product(around, _BESIDE_SPACE, _BESIDE_SPACE)
+    return "".join(f"{far}{left} {right}{far}" for far, left, right in sides)
 
 
 def _trials() -> Iterable[str]:
