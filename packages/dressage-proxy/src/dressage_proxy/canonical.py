@@ -1,8 +1,8 @@
 """Canonical message keys: equal for messages that mean the same to a template, whatever a client did to them.
 
 A key covers role, text (absent, null, "" and one text block are the same), parsed tool arguments (their
-numbers as clients in JavaScript have them: 1.0 is 1) and the call that a result answers. Reasoning is left out
-of an assistant's key (agents drop it or trim it), and so is white space around its text: keys only find
+numbers as clients in JavaScript have them: 1.0 is 1) and the call that a result answers. Reasoning is left
+out of an assistant's key (agents drop it or trim it), and so is white space around its text: keys only find
 candidates, ids decide.
 """
 
