@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from dressage_blackbox_server import (
     COMMAND,
     AgentAdapter,
     Dialect,
     ExecResult,
+    ExecutorError,
     FileTemplate,
     Launch,
+    LaunchError,
     OutputKind,
     OutputRule,
     PromptTooLargeError,
     RequestError,
     SessionConfig,
+    TurnOutcome,
     shell_args,
 )
 from dressage_blackbox_server.adapter import PLACEHOLDERS, fill, fill_argv
+from dressage_blackbox_server.output import read_answer
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -32,6 +38,13 @@ FULL = AgentAdapter(
     env={"AGENT_HOME": "{home}", "BASE": "{anthropic_url}"},
     files=(FileTemplate(path="{home}/config.json", content='{"url": "{openai_url}", "n": {}}'),),
     output=OutputRule(kind=OutputKind.JSON_LINES, answer_path="item.text", thread_path="thread_id"),
+)
+RESUMING = AgentAdapter(
+    name="resuming",
+    dialects=(Dialect.ANTHROPIC_MESSAGES,),
+    first=Launch(argv=("agent", "--new", "{session_uuid}"), stdin="{prompt}"),
+    resume=Launch(argv=("agent", "--resume", "{session_uuid}"), stdin="{prompt}"),
+    files=(FileTemplate(path="{home}/settings.json", content="{}"),),
 )
 LINES = (
     b'{"thread_id": "th-7"}\nnoise\n{"item": {"text": "first"}}\n{"item": {"text": "last"}}\n{"item": 1}\n'
@@ -130,3 +143,37 @@ def test_the_shell_helper_keeps_the_code_of_the_part_that_failed():
 
 def test_the_command_adapter_speaks_every_dialect():
     assert set(COMMAND.dialects) == set(Dialect)
+
+
+async def test_what_never_ran_is_not_resumed_and_its_files_are_written_again(open_session, executor):
+    session = open_session(RESUMING)
+    for broken in (LaunchError("no program"), ExecResult(127, b"", b"not found", False)):
+        executor.result, executor.files = broken, {}
+        assert (await session.turn(f"t{len(session.turns)}", "go")).outcome is TurnOutcome.LAUNCH_FAILED
+    executor.result, executor.files = ExecResult(1, b"", b"crashed", False), {}
+    await session.turn("ran", "go")
+    assert executor.runs[-1].argv == ("agent", "--new", "u-1")
+    assert executor.files == {"/tmp/agent/settings.json": b"{}"}
+    await session.turn("next", "go on")
+    assert executor.runs[-1].argv == ("agent", "--resume", "u-1")
+
+
+async def test_files_that_cannot_be_written_are_a_failed_launch(open_session, executor):
+    async def full(path, data, *, mode=0o600):
+        raise ExecutorError(f"{path}: no space")
+
+    write, executor.write = executor.write, full
+    session = open_session(RESUMING)
+    turn = await session.turn("t1", "go")
+    assert (turn.outcome, executor.runs) == (TurnOutcome.LAUNCH_FAILED, [])
+    assert "no space" in turn.detail
+    executor.write = write
+    await session.turn("t2", "go")
+    assert executor.runs[-1].argv == ("agent", "--new", "u-1")
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_an_answer_with_line_ends_that_json_keeps_as_they_are_is_read(end):
+    line = json.dumps({"text": f"one{end}two"}, ensure_ascii=False)
+    rule = OutputRule(kind=OutputKind.JSON_LINES, answer_path="text")
+    assert read_answer(rule, f'{{"text": "earlier"}}\n{line}\r\n') == f"one{end}two"

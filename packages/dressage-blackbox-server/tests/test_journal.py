@@ -40,9 +40,10 @@ def test_a_tail_torn_anywhere_loses_only_the_last_record_and_swallows_none_after
     journal = FileJournal(tmp_path)
     journal.append("s1", JournalRecord(config=config))
     before = (tmp_path / "s1.jsonl").read_bytes()
-    journal.append("s1", JournalRecord(turn=record()))
+    said = record().model_copy(update={"output": "é {}", "detail": '{"a": 1}'})
+    journal.append("s1", JournalRecord(turn=said))
     whole = (tmp_path / "s1.jsonl").read_bytes()
-    for cut in range(len(before), len(whole) - 2):
+    for cut in range(len(before), len(whole) - 1):
         (tmp_path / "s1.jsonl").write_bytes(whole[:cut])
         assert journal.load()["s1"] == [JournalRecord(config=config)]
         journal.append("s1", JournalRecord(turn=record(turn_id="t2")))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from dressage_blackbox_server.adapter import ARGV_PROMPT_BYTES, AgentAdapter, Launch, fill, fill_argv
-from dressage_blackbox_server.errors import LaunchError, PromptTooLargeError, RequestError
+from dressage_blackbox_server.errors import ExecutorError, LaunchError, PromptTooLargeError, RequestError
 from dressage_blackbox_server.executor import ExecResult, Executor
 from dressage_blackbox_server.model import SessionConfig, TurnOutcome, TurnRecord, TurnState
 from dressage_blackbox_server.output import read_answer, read_thread_id
@@ -37,7 +37,7 @@ async def run_turn(
     prompt: str,
     earlier: Sequence[TurnRecord],
 ) -> TurnRecord:
-    """Run the program for ``turn``; ``earlier`` are the session's turns that began before it.
+    """Run the program for ``turn``; ``earlier`` are the session's turns whose program ran before it.
 
     Raises :class:`LaunchError`, :class:`ExecutorError` or whatever the executor raises; a program that ran is
     a result, however it ended.
@@ -48,11 +48,7 @@ async def run_turn(
     argv = fill_argv(launch.argv, values, config.args)
     if not argv:
         raise LaunchError(f"agent {adapter.name!r} has no argv: give the program as the session's args")
-    for file in adapter.files:
-        if not (file.once and earlier):
-            await executor.write(fill(file.path, values), fill(file.content, values).encode())
-    if adapter.wants_prompt_file:
-        await executor.write(values["prompt_file"], prompt.encode())
+    await _write_files(adapter, executor, values, first=not earlier)
     began = time.monotonic()
     result = await executor.run(
         argv,
@@ -63,6 +59,24 @@ async def run_turn(
         output_bytes=config.output_bytes,
     )
     return _record(adapter, turn, result, time.monotonic() - began)
+
+
+async def _write_files(
+    adapter: AgentAdapter, executor: Executor, values: Mapping[str, str], *, first: bool
+) -> None:
+    """The adapter's files and the prompt's. Raises :class:`LaunchError`: without them nothing is started."""
+    files = {
+        fill(file.path, values): fill(file.content, values)
+        for file in adapter.files
+        if first or not file.once
+    }
+    if adapter.wants_prompt_file:
+        files[values["prompt_file"]] = values["prompt"]
+    try:
+        for path, content in files.items():
+            await executor.write(path, content.encode())
+    except ExecutorError as error:
+        raise LaunchError(f"the program was not started: {error}") from error
 
 
 def _values(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from pathlib import Path
@@ -128,4 +129,9 @@ def _read(path: Path) -> list[JournalRecord]:
 
 
 def _is_torn(line: bytes) -> bool:
-    return not line.endswith(b"}")
+    """Whether it is no JSON at all: a crash, or a full disk, cut it."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False

@@ -52,7 +52,7 @@ def read_thread_id(rule: OutputRule, stdout: str) -> str:
 
 
 def _at_path(stdout: str, path: str) -> Iterator[str]:
-    for line in stdout.splitlines():
+    for line in stdout.split("\n"):  # JSON may hold other line ends (U+2028, U+0085) as they are
         try:
             value: Any = json.loads(line)
         except (ValueError, RecursionError):

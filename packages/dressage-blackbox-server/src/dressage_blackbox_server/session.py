@@ -187,7 +187,7 @@ class AgentSession:
         async with self._slots:
             # Written down before the program starts: a restart that finds "queued" knows it never ran.
             running = turn.model_copy(update={"state": TurnState.INFLIGHT, "began": True})
-            earlier = tuple(t for t in self._turns.values() if t.began)
+            earlier = tuple(t for t in self._turns.values() if _ran(t))
             self._put(running)
             return await run_turn(self._adapter, self.config, self._executor, running, prompt, earlier)
 
@@ -206,6 +206,11 @@ def restored_turns(turns: Sequence[TurnRecord]) -> tuple[TurnRecord, ...]:
     for turn in turns:
         last[turn.turn_id] = turn
     return tuple(_restored(turn) for turn in last.values())
+
+
+def _ran(turn: TurnRecord) -> bool:
+    """Whether its program may have begun a conversation that the next turn goes on with."""
+    return turn.began and turn.outcome is not TurnOutcome.LAUNCH_FAILED
 
 
 def _restored(turn: TurnRecord) -> TurnRecord:
