@@ -121,3 +121,15 @@ async def test_a_work_folder_that_was_closed_by_a_command_keeps_no_later_one_fro
     assert (await box.run("stat -c %a .")).stdout == b"700\n"
     with pytest.raises(SandboxFileError):
         await box.run(["true"], cwd="/none/such")
+
+
+async def test_a_write_that_fails_names_the_path_that_was_asked_for(box: BubblewrapSandbox) -> None:
+    await box.write("file", b"")
+    for path in ("/etc/new", "/proc/1/new", "file/new"):
+        told = set()
+        for _ in range(2):
+            with pytest.raises(SandboxFileError) as caught:
+                await box.write(path, b"x")
+            told.add((str(caught.value), caught.value.filename))
+        ((_, filename),) = told
+        assert filename in (path, path.rpartition("/")[0])

@@ -80,7 +80,11 @@ class Files:
             make_folders(folder)
         part = folder + slash + b".dressage-%d.part" % call
         flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC | posix.O_NOFOLLOW
-        self.uploads[call] = Upload(posix.open(part, flags, 0o600), part, path, int(mode))
+        try:
+            fd = posix.open(part, flags, 0o600)
+        except OSError as error:
+            raise OSError(error.errno, "cannot be written", path) from None  # no name of ours, which differs
+        self.uploads[call] = Upload(fd, part, path, int(mode))
 
     def data(self, call: int, body: bytes) -> None:
         """The next bytes of a file. Those of a failed one are dropped: its failure was sent already."""
