@@ -1,56 +1,79 @@
-"""What the one control plane over all shards remembers for a shard that starts again."""
+"""What the one control plane over all shards remembers for a shard that starts again, and for itself."""
 
+import asyncio
 import json
 
 import pytest
+from dressage_proxy.gate import GateFile, GateState
 from dressage_proxy.shards.forward import Answer
 from dressage_proxy.shards.front import Front
+
+RUNNING = GateState()
 
 
 class Shard:
     """A shard that answers all with one status, and sees what one that starts at that moment is told."""
 
-    def __init__(self, status):
+    def __init__(self, status=200):
         self.status = status
-        self.front = None
+        self.file = None
         self.told = None
+        self.asked = []
+        self.meanwhile = None
 
     async def ask(self, method, path, body, headers, patience_s):
-        self.told = json.loads(self.front.state)
+        self.told = self.file.read()
+        self.asked.append((path, json.loads(body) if body else None))
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        if self.status is None:
+            raise OSError("nobody there")
         counts = {"quiesced": True, "preempted": 0, "waiting": 0, "in_flight": 0}
         reply = {**counts, "state": "running", "version": 3}
         return Answer(self.status, {}, json.dumps(reply).encode())
 
 
-async def asked(path, body, status):
-    shard = Shard(status)
-    front = shard.front = Front([shard])
+@pytest.fixture
+def gate(tmp_path):
+    return GateFile(tmp_path / "gate.json")
+
+
+async def ask(front, method, path, body=None):
+    sent = []
 
     async def receive():
         return {"type": "http.request", "body": json.dumps(body).encode()}
 
-    async def send(_):
-        pass
+    async def send(message):
+        sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": f"/rollout/{path}", "headers": []}
-    await front(scope, receive, send)
-    return shard.told, json.loads(front.state)
-
-
-RUNNING = {"paused": False, "version": None}
+    await front({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
 
 
+async def told(gate, path, body, status):
+    """What a shard was told that starts meanwhile, what is kept after, and the reply."""
+    shard = Shard(status)
+    shard.file = gate
+    reply = await ask(Front([shard], gate), "POST", f"/rollout/{path}", body)
+    assert Front([shard], gate).state == Front([shard], gate).state
+    return shard.told, gate.read(), reply[0]
+
+
+@pytest.mark.parametrize("status", [200, 503, None])
 @pytest.mark.parametrize(
     ("path", "body", "state"),
     [
-        ("pause", {"timeout_s": 1}, {"paused": True, "version": None}),
-        ("pause", {}, {"paused": True, "version": None}),
-        ("resume", {"version": 3}, {"paused": False, "version": 3}),
+        ("pause", {"timeout_s": 1}, GateState(paused=True)),
+        ("pause", {}, GateState(paused=True)),
+        ("resume", {"version": 3}, GateState(version=3)),
     ],
 )
-async def test_a_shard_that_starts_meanwhile_is_told_what_is_asked_of_all(path, body, state):
-    assert await asked(path, body, 200) == (state, state)
-    assert await asked(path, body, 503) == (state, RUNNING)
+async def test_a_shard_that_starts_meanwhile_or_after_is_told_what_is_asked_of_all(
+    gate, path, body, state, status
+):
+    assert await told(gate, path, body, status) == (state, state, status or 503)
 
 
 @pytest.mark.parametrize(
@@ -64,5 +87,60 @@ async def test_a_shard_that_starts_meanwhile_is_told_what_is_asked_of_all(path, 
         ("resume", {"version": 3, "now": 1}),
     ],
 )
-async def test_a_shard_that_starts_meanwhile_is_told_nothing_that_all_refuse(path, body):
-    assert await asked(path, body, 422) == (RUNNING, RUNNING)
+async def test_a_shard_that_starts_meanwhile_is_told_nothing_that_all_refuse(gate, path, body):
+    assert await told(gate, path, body, 422) == (RUNNING, RUNNING, 422)
+
+
+async def test_a_refusal_by_all_leaves_the_state_as_it_was(gate):
+    assert await told(gate, "pause", {"timeout_s": 1}, 401) == (GateState(paused=True), RUNNING, 401)
+
+
+async def test_a_front_that_starts_again_tells_what_was_asked_before_it_ended(gate):
+    gate.write(GateState(paused=True, version=7))
+    front = Front([Shard()], gate)
+    assert json.loads(front.state) == {
+        "schema": "dressage.gate/1", "paused": True, "sessions": [], "version": 7,
+    }  # fmt: skip
+
+
+async def test_a_lower_version_is_refused_and_no_shard_asked(gate):
+    gate.write(GateState(paused=True, version=7))
+    shard = Shard()
+    status, reply = await ask(Front([shard], gate), "POST", "/rollout/resume", {"version": 6})
+    assert (status, reply["error"]["code"], reply["error"]["field"]) == (409, "version_went_back", "version")
+    assert reply["error"]["fix"]
+    assert (shard.asked, gate.read()) == ([], GateState(paused=True, version=7))
+
+
+async def test_what_cannot_be_noted_is_not_asked(gate, tmp_path):
+    shard = Shard()
+    front = Front([shard], GateFile(tmp_path / "nowhere" / "gate.json"))
+    status, reply = await ask(front, "POST", "/rollout/pause", {})
+    assert (status, reply["error"]["code"], shard.asked) == (503, "store_failed", [])
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said_again"),
+    [
+        (("pause", {}), ("resume", {"version": 3}), ("/rollout/resume", {"version": 3})),
+        (("resume", {"version": 3}), ("pause", {}), ("/rollout/pause", {"timeout_s": 0.0})),
+    ],
+)
+async def test_what_was_asked_while_shards_were_told_is_said_again(gate, first, then, said_again):
+    """Which of the two came last to a shard is not known."""
+    shard = Shard()
+    shard.file = gate
+    front = Front([shard], gate)
+    shard.meanwhile = lambda: ask(front, "POST", f"/rollout/{then[0]}", then[1])
+    await ask(front, "POST", f"/rollout/{first[0]}", first[1])
+    assert shard.asked[-1] == said_again
+    assert gate.read() == (GateState(version=3) if then[0] == "resume" else GateState(True, version=3))
+
+
+async def test_what_was_asked_while_a_shard_was_away_stays(gate):
+    shard = Shard(None)
+    shard.file = gate
+    front = Front([shard], gate)
+    shard.meanwhile = lambda: asyncio.wait_for(ask(front, "POST", "/rollout/resume", {"version": 3}), 5)
+    status, _ = await ask(front, "POST", "/rollout/pause", {})
+    assert (status, gate.read()) == (503, GateState(version=3))

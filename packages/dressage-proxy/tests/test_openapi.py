@@ -123,6 +123,8 @@ async def statuses(rig, method, path, named):
     if path == "/rollout/pause":
         for name in (*named[1:], "unknown"):
             seen.add((await request(path, json={"session_id": name, "timeout_s": 0})).status_code)
+    if path == "/rollout/resume":
+        seen.add((await request(path, json={"version": 0})).status_code)
     return seen
 
 

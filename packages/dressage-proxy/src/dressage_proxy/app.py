@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dressage_store import StoreError
+from dressage_store import FilesStore, StoreError
 from dressage_tito import ChatCodec, Message
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -28,6 +28,7 @@ from dressage_proxy.controller import Controller
 from dressage_proxy.dataplane import DataPlane
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.errors import RequestError, UnauthorizedError
+from dressage_proxy.gate import GATE_FILE, GateFile
 from dressage_proxy.generation import Generator
 from dressage_proxy.guard import CHALLENGE, Guard
 from dressage_proxy.hooks import Hooks, ToolHook
@@ -62,7 +63,9 @@ class Proxy:
         metrics = Metrics()
         engines = EnginePool(config.pool())
         metrics.unversioned.set_function(lambda: len(engines.warnings))
-        controller = Controller(engines)
+        # What is kept in memory alone has no pause to come back to.
+        file = GateFile(store.root / GATE_FILE, fsync=config.fsync) if isinstance(store, FilesStore) else None
+        controller = Controller(engines, file)
         generator = Generator(
             engines,
             controller,
@@ -78,11 +81,15 @@ class Proxy:
         return cls(config, store, engines, controller, pipeline, sessions, metrics)
 
     async def start(self) -> None:
-        """Open the engine pools and resume what the store has."""
+        """Open the engine pools and resume what the store has; what was paused still is. Raises ConfigError
+        where that cannot be told."""
         # What a codec finds out about its tokenizer at its first text takes a good part of a second.
         self.pipeline.codec.start([Message("user", "hello")])
         await self.engines.start()
         resumed = self.sessions.recover()
+        self.controller.recover(self.sessions)
+        if self.controller.state.paused:
+            log.warning("paused, as it was before: model calls wait for POST /rollout/resume")
         if resumed:
             log.info("resumed %d sessions", resumed)
 

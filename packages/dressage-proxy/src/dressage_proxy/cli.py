@@ -17,7 +17,7 @@ from typing import Any
 
 from dressage_store import StoreError
 
-from dressage_proxy import options
+from dressage_proxy import gate, options
 from dressage_proxy.app import CombinedApp, Proxy, running
 from dressage_proxy.engine.choose import Choice
 from dressage_proxy.errors import ConfigError, RouterError
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--shard-channel", type=int, help=argparse.SUPPRESS)
     serve.add_argument("--shard-folder", type=Path, help=argparse.SUPPRESS)
     serve.add_argument("--shard-base-url", help=argparse.SUPPRESS)
-    serve.add_argument("--shard-state", default="{}", help=argparse.SUPPRESS)
+    serve.add_argument("--shard-state", type=gate.from_json, help=argparse.SUPPRESS)
     return parser
 
 
@@ -148,9 +148,11 @@ def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dressage-proxy-")))
         ready = _ready(args, data, control, key_file)
         command = own_command([*arguments, "--shard-base-url", str(ready["data_url"])])
+        kept = gate.GateFile(args.store / gate.GATE_FILE, fsync=config.fsync)
+        supervisor = Supervisor(config, folder, command, KEY_VARIABLE, kept)
 
         async def serve() -> None:
-            await Supervisor(config, folder, command, KEY_VARIABLE).serve(data, control, ready)
+            await supervisor.serve(data, control, ready)
 
         _run(serve())
     return 0
@@ -165,7 +167,7 @@ def _serve_shard(args: argparse.Namespace) -> int:
     place = ShardPlace(args.shard_index, args.shards, args.shard_folder, apart, args.shard_channel)
     with options.store(args, config.store) as store:
         proxy = Proxy.build(config, store, codec, load_hooks(args.tool_hook))
-        _run(serve_shard(proxy, place, args.shard_base_url, json.loads(args.shard_state)))
+        _run(serve_shard(proxy, place, args.shard_base_url, args.shard_state))
     return 0
 
 

@@ -66,7 +66,7 @@ def control_router(
             raise UnauthorizedError(UNAUTHORIZED, fix=UNAUTHORIZED_FIX)
 
     router = APIRouter(dependencies=[Depends(_BEARER), Depends(authorized)])
-    _session_routes(router, sessions, pipeline, base_url)
+    _session_routes(router, sessions, pipeline, controller, base_url)
     _segment_routes(router, sessions)
 
     @router.post("/rollout/pause", responses=refusals(*SESSION, *BODY), response_model_exclude_defaults=True)
@@ -81,12 +81,14 @@ def control_router(
             spared=result.spared,
         )
 
-    @router.post("/rollout/resume", responses=refusals(*BODY))
+    @router.post(
+        "/rollout/resume", responses=refusals(*BODY, 409), response_model_exclude_defaults=True
+    )
     async def resume(body: ResumeBody) -> RolloutView:
-        await controller.resume(body.version)
+        controller.resume(body.version)
         return _rollout(controller)
 
-    @router.get("/rollout", responses=refusals())
+    @router.get("/rollout", responses=refusals(), response_model_exclude_defaults=True)
     async def rollout() -> RolloutView:
         return _rollout(controller)
 
@@ -129,7 +131,9 @@ def health_router(store_writable: Callable[[], bool], engines: EnginePool, pipel
     return router
 
 
-def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, base_url: str) -> None:
+def _session_routes(
+    router: APIRouter, sessions: Sessions, pipeline: Pipeline, controller: Controller, base_url: str
+) -> None:
     @router.post("/sessions", status_code=201, responses=refusals(*BODY))
     async def open_session(body: OpenBody, request: Request) -> Opened:
         info = SessionInfo("", body.instance_id, body.group_id or "", body.rollout_id or "")
@@ -158,6 +162,7 @@ def _session_routes(router: APIRouter, sessions: Sessions, pipeline: Pipeline, b
             branches=final.branches if final else session.branches,
             tokens=final.sampled_tokens if final else tree.sampled_tokens,
             in_flight=pipeline.attempts.of(session.id),
+            paused=controller.holds(session.id),
             generation=final.generation if final else None,
             expired=final is not None and final.expired,
             labels=dict(session.labels),
@@ -217,9 +222,11 @@ def _reachable(base_url: str, request: Request) -> str:
 
 
 def _rollout(controller: Controller) -> RolloutView:
+    state = controller.state
     return RolloutView(
-        state="paused" if controller.paused else "running",
-        version=controller.version if controller.version >= 0 else None,
+        state="paused" if state.paused else "running",
+        version=state.version if state.version >= 0 else None,
         in_flight=controller.in_flight,
         waiting=controller.waiting,
+        paused_sessions=len(state.sessions),
     )

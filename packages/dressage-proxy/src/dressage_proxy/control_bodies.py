@@ -91,6 +91,8 @@ class SessionView(BaseModel):
     tokens: int
     """Sampled and committed."""
     in_flight: int
+    paused: bool
+    """Its calls wait for a resume."""
     generation: int | None
     """To ack, once it is finalised."""
     expired: bool
@@ -125,6 +127,9 @@ class RolloutView(BaseModel):
     version: int | None
     in_flight: int
     waiting: int
+    paused_sessions: int = 0
+    """Sessions that are paused by themselves (all are where the state is ``paused``); only there where some
+    are."""
 
 
 class HealthView(BaseModel):

@@ -8,11 +8,11 @@ goes on from prompt + partial once resumed. A call that finished while its abort
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dressage_segments.turn import UNKNOWN_VERSION
-
+from dressage_proxy.gate import GateFile, GateState
 from dressage_proxy.records import record
 
 _REPEAT_ABORT_S = 0.25
@@ -68,25 +68,31 @@ class _Signal:
 class Controller:
     """The gate that every engine call passes. Used from one event loop."""
 
-    def __init__(self, engines: Aborter) -> None:
+    def __init__(self, engines: Aborter, file: GateFile | None = None) -> None:
+        """What is paused, and the version, are kept in ``file``, where there is one."""
         self._engines = engines
-        self._version = UNKNOWN_VERSION
-        self._paused_all = False
-        self._paused: set[str] = set()
+        self._file = file
+        self._state = GateState()
         self._calls: dict[str, _Call] = {}
+        self._aborting: dict[str, asyncio.Task[bool]] = {}
         self._waiting: dict[str, int] = {}
         self._opened = _Signal()
         self._ended = _Signal()
 
     @property
-    def version(self) -> int:
-        """The weight version last announced by ``resume``, or -1."""
-        return self._version
+    def state(self) -> GateState:
+        """What is paused, and the weight version last announced by ``resume``, or -1."""
+        return self._state
 
-    @property
-    def paused(self) -> bool:
-        """Whether all sessions are paused."""
-        return self._paused_all
+    def recover(self, sessions: Container[str]) -> None:
+        """Go on as it was left, with those of the paused sessions that are still there. Raises ConfigError
+        where the file does not tell."""
+        if self._file is not None:
+            self._state = self._file.read().only(sessions)
+
+    def join(self, whole: GateState) -> None:
+        """Be one process of several, which were told this before it started."""
+        self._state = self._state.within(whole)
 
     @property
     def in_flight(self) -> int:
@@ -100,7 +106,7 @@ class Controller:
 
     def holds(self, session_id: str) -> bool:
         """Whether a call of this session must wait now."""
-        return self._paused_all or session_id in self._paused
+        return self._state.paused or session_id in self._state.sessions
 
     async def enter(self, session_id: str, rid: str, engine: str, *, spared: bool = False) -> int:
         """Pass the gate and be in flight until :meth:`leave`; the version known at dispatch (-1: unknown). A
@@ -108,7 +114,7 @@ class Controller:
         if self.holds(session_id):
             await self._held(session_id)
         self._calls[rid] = _Call(session_id, engine, spared)
-        return self._version
+        return self._state.version
 
     async def _held(self, session_id: str) -> None:
         self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
@@ -127,46 +133,55 @@ class Controller:
 
     async def pause(self, session_id: str | None, timeout_s: float, *, force: bool = False) -> PauseResult:
         """Close the gate for one session or all, abort what runs there (``force``: spared calls too), and
-        wait for quiescence."""
-        if session_id is None:
-            self._paused_all = True
-        else:
-            self._paused.add(session_id)
+        wait for quiescence. A restart finds the gate as it was left. Raises OSError where that cannot be
+        noted: then nothing is paused."""
+        self._keep(self._state.closed(session_id))
         targets = [call for call in self._scope(session_id).values() if force or not call.spared]
         spared = len(self._scope(session_id)) - len(targets)
         waiting = self.waiting if session_id is None else self._waiting.get(session_id, 0)
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while scope := self._scope(session_id):
-            aborts = [
-                self._engines.abort(call.engine, rid)
-                for rid, call in scope.items()
-                if force or not call.spared
-            ]
-            await asyncio.gather(*aborts)
+        while self._closed(session_id) and (scope := self._scope(session_id)):
+            for rid, call in scope.items():
+                if force or not call.spared:
+                    self._abort(call.engine, rid)
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or await self._quiet(session_id, min(left, _REPEAT_ABORT_S)):
                 break
             # An abort that overtook its own request found nothing to abort: say it again.
-        return PauseResult(not self._scope(session_id), len(targets), waiting, spared)
+        quiesced = self._closed(session_id) and not self._scope(session_id)
+        return PauseResult(quiesced, len(targets), waiting, spared)
 
-    async def resume(self, version: int, session_id: str | None = None) -> None:
-        """Open the gate; calls dispatched from now on are labelled so where the engine gives none."""
-        self._version = version
-        if session_id is None:
-            self._paused_all = False
-            self._paused.clear()
-        else:
-            self._paused.discard(session_id)
+    def resume(self, version: int) -> None:
+        """Open the gate; calls dispatched from now on are labelled so where the engine gives none.
+
+        Raises ConflictError for a version that is lower than the last, and OSError where it cannot be noted:
+        then everything stays paused.
+        """
+        self._keep(self._state.opened(version))
         self._opened.send()
+        self._ended.send()  # a pause that still waits has nothing to wait for
 
-    async def abort_session(self, session_id: str) -> None:
-        """Abort what runs for a session; its turns are cancelled by their owner."""
-        scope = self._scope(session_id)
-        await asyncio.gather(*(self._engines.abort(call.engine, rid) for rid, call in scope.items()))
+    def _keep(self, state: GateState) -> None:
+        if self._file is not None and state != self._state:
+            self._file.write(state)
+        self._state = state
+
+    def _abort(self, engine: str, rid: str) -> None:
+        """Ask an engine to abort, unless it is being asked. Who waits for the call's end does not wait for
+        this: an engine that hangs would keep a pause beyond its time."""
+        if rid not in self._aborting:
+            asking = asyncio.create_task(self._engines.abort(engine, rid))
+            self._aborting[rid] = asking
+            asking.add_done_callback(lambda _: self._aborting.pop(rid))
 
     def forget(self, session_id: str) -> None:
-        """Drop a session's own pause."""
-        self._paused.discard(session_id)
+        """Drop a session's own pause. A restart does so by itself."""
+        if session_id in self._state.sessions:
+            self._state = replace(self._state, sessions=self._state.sessions - {session_id})
+
+    def _closed(self, session_id: str | None) -> bool:
+        """Whether the gate is closed for one session, or for all; a resume may have come meanwhile."""
+        return self._state.paused if session_id is None else self.holds(session_id)
 
     def _scope(self, session_id: str | None) -> dict[str, _Call]:
         return {
@@ -178,7 +193,7 @@ class Controller:
     async def _quiet(self, session_id: str | None, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
-                while self._scope(session_id):
+                while self._closed(session_id) and self._scope(session_id):
                     await self._ended.wait()
         except TimeoutError:
             return False

@@ -66,6 +66,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __contains__(self, session_id: object) -> bool:
+        return session_id in self._sessions
+
     def open(
         self,
         info: SessionInfo,

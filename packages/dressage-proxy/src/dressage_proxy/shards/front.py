@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from dressage_proxy.asgi import Receive, Scope, Send
 from dressage_proxy.control_bodies import PauseBody, ResumeBody, merged_ready
+from dressage_proxy.errors import ConflictError
+from dressage_proxy.gate import GateFile, GateState, to_json
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Answer, Peer, refuse
@@ -20,6 +23,7 @@ from dressage_proxy.shards.forward import Answer, Peer, refuse
 _PROBES = ("/health", "/ready")
 _PROBE_PATIENCE_S = 2.0
 """How long a shard that restarts is waited for by those who ask with little patience: probes, scrapers."""
+log = logging.getLogger("dressage.proxy")
 _M = TypeVar("_M", bound=BaseModel)
 _Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
 
@@ -27,11 +31,12 @@ _Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
 class Front:
     """An ASGI application. It remembers what was asked of all, for a shard that starts again."""
 
-    def __init__(self, peers: Sequence[Peer]) -> None:
+    def __init__(self, peers: Sequence[Peer], file: GateFile) -> None:
+        """What all were told is kept in ``file``. Raises ConfigError where it cannot be read."""
         self._peers = peers
         self._next = itertools.cycle(range(len(peers)))
-        self._paused = False
-        self._version: int | None = None
+        self._file = file
+        self._told = file.read()
         self._all: Mapping[tuple[str, str], _Handler] = {
             ("POST", "/rollout/pause"): self._pause,
             ("POST", "/rollout/resume"): self._resume,
@@ -45,7 +50,7 @@ class Front:
     def state(self) -> str:
         """What all shards were told, as JSON. A shard that starts is told it before it takes a request, so
         that it does not sample while the others are paused."""
-        return orjson.dumps({"paused": self._paused, "version": self._version}).decode()
+        return to_json(self._told)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -70,7 +75,11 @@ class Front:
 
     async def _every(self, scope: Scope, body: bytes, send: Send) -> list[dict[str, Any]] | None:
         """Every shard's answer; None where one refused or did not answer, which is passed on."""
-        answers = await self._answers(scope, body)
+        return await self._told_by_all(scope, send, await self._answers(scope, body))
+
+    async def _told_by_all(
+        self, scope: Scope, send: Send, answers: Sequence[Answer | None]
+    ) -> list[dict[str, Any]] | None:
         for answer in answers:
             if answer is None:
                 await refuse(scope, send, 503, "shard_unavailable", "a shard restarts: ask again")
@@ -104,12 +113,10 @@ class Front:
             peer = self._peers[shard_of(session, len(self._peers))]
             await peer.forward(scope, _replay(body), send)
             return
-        before = self._paused
-        # Before it is said: a shard that starts meanwhile must be told too, but nothing that all will refuse.
-        self._paused = before or _read(PauseBody, body) is not None
-        answers = await self._every(scope, body, send)
+        asked = _read(PauseBody, body)
+        state = self._told if asked is None else self._told.closed(None)  # else all will refuse it
+        answers = await self._tell(scope, body, send, state)
         if answers is None:
-            self._paused = before
             return
         reply = {
             "quiesced": all(answer["quiesced"] for answer in answers),
@@ -121,15 +128,53 @@ class Front:
         await _send(send, 200, orjson.dumps(reply))
 
     async def _resume(self, scope: Scope, body: bytes, send: Send) -> None:
-        before = self._paused, self._version
         asked = _read(ResumeBody, body)
-        if asked is not None:
-            self._paused, self._version = False, asked.version
-        answers = await self._every(scope, body, send)
-        if answers is None:
-            self._paused, self._version = before
-        else:
+        try:
+            state = self._told if asked is None else self._told.opened(asked.version)
+        except ConflictError as error:
+            told = {"code": error.code, "message": error.message, "field": error.field, "fix": error.fix}
+            await _send(send, error.status, orjson.dumps({"error": told}))
+            return
+        answers = await self._tell(scope, body, send, state)
+        if answers is not None:
             await _send(send, 200, orjson.dumps(_sum(answers)))
+
+    async def _tell(
+        self, scope: Scope, body: bytes, send: Send, state: GateState
+    ) -> list[dict[str, Any]] | None:
+        """Tell all shards what changes the gate's state; their answers, or None where one gave none or
+        refused it, which is passed on. It is kept before it is said, and stays where a shard is away or
+        fails: who starts is told so then. Where all refuse it, it is as it was."""
+        before = self._told
+        try:
+            self._keep(state)
+        except OSError as error:
+            log.error("the store failed: %s", error)  # noqa: TRY400
+            await refuse(scope, send, 503, "store_failed", "what is paused cannot be noted: the store failed")
+            return None
+        answers = await self._answers(scope, body)
+        if self._told is not state:
+            await self._remind(scope)
+        elif any(answer is not None and 400 <= answer.status < 500 for answer in answers):
+            self._keep(before)
+        return await self._told_by_all(scope, send, answers)
+
+    async def _remind(self, scope: Scope) -> None:
+        """Something else was asked while all were told: which of the two came last to a shard is not known,
+        so that it is said again."""
+        state = self._told
+        if state.paused:
+            path, body = "/rollout/pause", orjson.dumps({"timeout_s": 0.0})
+        elif state.version >= 0:
+            path, body = "/rollout/resume", orjson.dumps({"version": state.version})
+        else:
+            return
+        await self._answers({**scope, "method": "POST", "path": path}, body)
+
+    def _keep(self, state: GateState) -> None:
+        if state != self._told:
+            self._file.write(state)
+        self._told = state
 
     async def _rollout(self, scope: Scope, body: bytes, send: Send) -> None:
         answers = await self._every(scope, body, send)
@@ -160,11 +205,13 @@ class Front:
 def _sum(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     paused = all(answer["state"] == "paused" for answer in answers)
     versions = {answer["version"] for answer in answers}
+    alone = sum(answer.get("paused_sessions", 0) for answer in answers)
     return {
         "state": "paused" if paused else "running",
         "version": answers[0]["version"] if len(versions) == 1 else None,
         "in_flight": sum(answer["in_flight"] for answer in answers),
         "waiting": sum(answer["waiting"] for answer in answers),
+        **({"paused_sessions": alone} if alone else {}),
     }
 
 

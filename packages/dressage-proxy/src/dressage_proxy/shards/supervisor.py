@@ -18,6 +18,7 @@ import orjson
 from dressage_proxy.asgi import Receive, Scope, Send, send_reply
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.errors import ConfigError
+from dressage_proxy.gate import GateFile
 from dressage_proxy.guard import Guard
 from dressage_proxy.serving import Server, Stop, http_server, serving, stop_at_signals
 from dressage_proxy.session_ids import session_in, shard_of
@@ -147,16 +148,19 @@ class Shard:
 class Supervisor:
     """All shards and the front, over a listening socket for the data plane and one for control, if apart.
 
-    ``config`` is the configuration that every shard has, but for its own place.
+    ``config`` is the configuration that every shard has, but for its own place; ``gate`` keeps what all of
+    them were told. Raises ConfigError where it cannot be read.
     """
 
-    def __init__(self, config: ProxyConfig, folder: Path, command: Sequence[str], key_variable: str) -> None:
+    def __init__(
+        self, config: ProxyConfig, folder: Path, command: Sequence[str], key_variable: str, gate: GateFile
+    ) -> None:
         self._folder = folder
         self._drain_s = config.drain_s
         self._peers = [
             Peer(folder / f"{index}.sock", config.max_body_bytes) for index in range(config.shards)
         ]
-        self.front = Front(self._peers)
+        self.front = Front(self._peers, gate)
         self._guarded = Guard(self.front, config.control_key, config.max_body_bytes)
         environment = {**os.environ, key_variable: config.control_key}
         command = [*command, "--shard-folder", str(folder)]

@@ -6,13 +6,13 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dressage_proxy.app import CombinedApp, Proxy, running
 from dressage_proxy.asgi import Receive, Scope, Send
+from dressage_proxy.gate import GateState
 from dressage_proxy.serving import (
     Server,
     Stop,
@@ -75,15 +75,12 @@ class ShardApp:
             await self._peers[shard].forward(scope, receive, send)
 
 
-async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str, state: Mapping[str, Any]) -> None:
+async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str, state: GateState) -> None:
     """Serve until SIGTERM, or until the parent is gone. ``state`` is what all shards were told before."""
     stop = stop_at_signals()
-    if state.get("version") is not None:
-        await proxy.controller.resume(state["version"])
-    if state.get("paused"):
-        await proxy.controller.pause(None, 0)
     limit = proxy.config.max_body_bytes
     async with running(proxy):
+        proxy.controller.join(state)
         peers = [Peer(place.socket_of(shard), limit) for shard in range(place.count)]
         front = Peer(place.folder / FRONT, limit)
         handed = CombinedApp(proxy.data_app(), None)
