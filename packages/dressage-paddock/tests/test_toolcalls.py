@@ -13,6 +13,7 @@ from dressage_paddock import (
     ChatMessage,
     FailureClass,
     Grade,
+    Hooks,
     ShellTool,
     Task,
     TaskError,
@@ -114,7 +115,7 @@ def box():
         (7, "the tool 'own' gave int"),
         (b"\xff", "the tool 'own' gave bytes"),
         (KeyError("k"), "the tool 'own' failed: KeyError: 'k'"),
-        (SystemExit(3), "the tool 'own' failed: SystemExit: 3"),
+        (SystemExit(3), "the tool 'own' failed: BrokenOffError: SystemExit: 3"),
         (TimeoutError("its own"), "the tool 'own' failed: TimeoutError: its own"),
     ],
 )
@@ -165,6 +166,57 @@ async def test_p8_a_grader_that_ends_the_program_is_a_grader_that_failed(fakes):
     result = await parts.paddock.run(Task("t", prompt="p"), grade)
     assert (result.ending.code, result.reward) == ("grader_failed", None)
     assert "SystemExit: 1" in result.ending.detail
+    parts.assert_nothing_left()
+
+
+class Skipped(BaseException):
+    """As the outcomes of test runners are, which "except Exception" must not catch."""
+
+
+async def a_task_of_its_own_was_cancelled():
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+async def a_test_runners_outcome():
+    raise Skipped("no network here")
+
+
+@pytest.mark.parametrize("broken_off", [a_task_of_its_own_was_cancelled, a_test_runners_outcome])
+async def test_p8_code_of_others_that_is_broken_off_from_within_ends_its_own_stage_alone(fakes, broken_off):
+    async def part(*given):
+        await broken_off()
+
+    class Odd(Own):
+        async def call(self, sandbox, arguments, bounds):
+            await broken_off()
+
+    ends = {
+        "grader_failed": (fakes([say("done")]), part),
+        "hook_failed": (fakes([say("done")], hooks=Hooks(before_agent=part)), None),
+        "tool_failed": (fakes([call("own", x=1)], tools=[Odd("")]), None),
+    }
+    for code, (parts, grade) in ends.items():
+        result = await parts.paddock.run(Task("t", prompt="p"), grade)
+        assert (result.failure_class, result.ending.code) == (FailureClass.INFRASTRUCTURE, code)
+        assert (result.reward, result.ending.retryable) == (None, True)
+        parts.assert_nothing_left()
+
+
+async def test_a_rollout_that_is_cancelled_while_its_graders_own_task_was_is_cancelled(fakes):
+    began = asyncio.Event()
+
+    async def grade(view):
+        began.set()
+        await asyncio.sleep(60)
+
+    parts = fakes([say("done")])
+    running = asyncio.create_task(parts.paddock.run(Task("t", prompt="p"), grade))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     parts.assert_nothing_left()
 
 

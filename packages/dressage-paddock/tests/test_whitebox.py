@@ -17,6 +17,7 @@ from dressage_paddock import (
     WhiteboxPaddock,
 )
 from dressage_paddock.fake import call, say
+from dressage_paddock.messages import assistant_from_wire
 from dressage_sandbox import Full, InvalidSpec, LimitNotEnforceable, Unsupported, UserNamespacesForbidden
 from dressage_sandbox.fake import FakeProvider, completed
 
@@ -260,3 +261,11 @@ async def test_a_listener_that_raises_changes_no_rollout(fakes, caplog):
     assert (await parts.paddock.run(TASK)).failure_class is FailureClass.COMPLETED
     assert "the listener failed on the event 'ended'" in caplog.text
     parts.assert_nothing_left()
+
+
+@pytest.mark.parametrize("given", [{"command": "ls"}, None, 7])
+def test_arguments_that_are_no_text_are_no_message_of_a_model(given):
+    asked = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": given}}
+    message = {"role": "assistant", "content": None, "tool_calls": [asked]}
+    with pytest.raises(TypeError, match="arguments of a tool call"):
+        assistant_from_wire(message)

@@ -4,6 +4,7 @@ from dressage_paddock.agent import Agent, Scene
 from dressage_paddock.artifacts import Artifacts, save_artifacts
 from dressage_paddock.blackbox import BlackboxAgent, BlackboxConfig, BlackboxPaddock
 from dressage_paddock.errors import (
+    BrokenOffError,
     ContextOverflowError,
     GatewayError,
     GatewayRefusedError,
@@ -65,6 +66,7 @@ __all__ = [
     "BlackboxAgent",
     "BlackboxConfig",
     "BlackboxPaddock",
+    "BrokenOffError",
     "CallOutcome",
     "CallRequest",
     "ChatMessage",

@@ -6,6 +6,7 @@
     ├── TaskError(ValueError)                  cannot be run as given; names the field and the fix
     ├── RolloutStateError(RuntimeError)        a rollout was used before it began or after it ended
     ├── ToolError(ValueError)                  a call that is the model's mistake: the text goes to it
+    ├── BrokenOffError(RuntimeError)           code of others ended by what is no exception of its own
     └── StageError                             ends a rollout; the classifier (failure.py) gives its class
         ├── InfrastructureError(RuntimeError)  gateway, sandbox or grader broke
         │   ├── GatewayError(ConnectionError)  the gateway could not be reached or answered 5xx/429
@@ -35,6 +36,10 @@ class RolloutStateError(PaddockError, RuntimeError):
 
 class ToolError(PaddockError, ValueError):
     """A call that cannot be done as the model asked. Its text goes back to the model; it ends nothing."""
+
+
+class BrokenOffError(PaddockError, RuntimeError):
+    """Code of others was broken off from within: it ended "the program", or its own task was cancelled."""
 
 
 class StageError(PaddockError):

@@ -47,7 +47,7 @@ class ChatMessage:
 def assistant_from_wire(message: Mapping[str, Any]) -> ChatMessage:
     """Read an assistant message of a chat completion. Raises KeyError or TypeError where it is malformed."""
     calls = tuple(
-        CallRequest(str(c["id"]), str(c["function"]["name"]), str(c["function"]["arguments"]))
+        CallRequest(_text(c, "id"), _text(c["function"], "name"), _text(c["function"], "arguments"))
         for c in message.get("tool_calls") or ()
     )
     content = message.get("content")
@@ -55,6 +55,13 @@ def assistant_from_wire(message: Mapping[str, Any]) -> ChatMessage:
         raise TypeError(f"content is {type(content).__name__}, not text")
     reasoning = message.get("reasoning_content") or ""
     return ChatMessage("assistant", content or "", str(reasoning), calls)
+
+
+def _text(part: Mapping[str, Any], name: str) -> str:
+    value = part[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} of a tool call is {type(value).__name__}, not text")
+    return value
 
 
 def model_text(transcript: Sequence[ChatMessage]) -> str:

@@ -26,7 +26,7 @@ async def call_hook(
         given = await within(seconds, f"the hook {stage}", hook())
     except (StageError, SandboxError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise HookFailedError(f"the hook {stage} failed: {type(error).__name__}: {error}") from error
     if given is None or isinstance(given, kind):
         return given

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from dressage_paddock.errors import StageTimeoutError
+from dressage_paddock.errors import BrokenOffError, StageTimeoutError
 
 T = TypeVar("T")
 
@@ -14,7 +14,9 @@ T = TypeVar("T")
 async def within(seconds: float, what: str, work: Awaitable[T]) -> T:
     """``work``'s result; :class:`StageTimeoutError` where OUR clock ran out.
 
-    A ``TimeoutError`` of the work's own passes through, since it means something else.
+    A ``TimeoutError`` of the work's own passes through, since it means something else. What would end more
+    than the work (SystemExit, a test runner's own outcomes, the cancellation of a task that it waits for
+    while nobody has cancelled us) is :class:`BrokenOffError`.
     """
     clock = asyncio.timeout(seconds)
     try:
@@ -24,6 +26,17 @@ async def within(seconds: float, what: str, work: Awaitable[T]) -> T:
         if clock.expired():
             raise StageTimeoutError(f"{what} took longer than {seconds:g} s") from error
         raise
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and _cancelled_from_outside():
+            raise
+        raise BrokenOffError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+
+
+def _cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def uninterrupted(task: asyncio.Task[T]) -> T:
