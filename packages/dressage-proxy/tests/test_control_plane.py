@@ -1,6 +1,8 @@
 """Sessions over the control plane, from open to ack, as proxy-api names it."""
 
 import asyncio
+import os
+from types import SimpleNamespace
 
 import httpx
 from dressage_segments import iter_frames, segment_from_bytes
@@ -127,6 +129,29 @@ async def test_finalize_is_idempotent_whatever_is_asked_the_second_time(rig):
     assert (await rig.http.post(path)).json() == first.json(), "the body may be left out"
     trajectory = rig.store.read(session)
     assert (trajectory.outcome, trajectory.failure_class) == ({"reward": 1.0}, "completed")
+
+
+async def test_a_finalize_that_ends_otherwise_is_told_how_the_session_ended(make_rig, caplog):
+    rig = await make_rig()
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    path, first = f"/sessions/{session}/finalize", {"outcome": {"reward": 0.5}, "failure_class": "truncated"}
+    ended = (await rig.http.post(path, json=first)).json()
+    assert ended["failure_class"] == "truncated"
+    again = await make_rig(engine=rig.engine, store=rig.store)
+    for body, told in [
+        ({}, None),
+        (first, None),
+        ({"failure_class": "timeout"}, "as timeout, it stays truncated"),
+        ({"outcome": {"reward": 1.0}}, "with another outcome, the first stays"),
+    ]:
+        for each in (rig, again):
+            caplog.clear()
+            assert (await each.http.post(path, json=body)).json() == ended
+            lines = [record.getMessage() for record in caplog.records if record.name == "dressage.proxy"]
+            assert lines == ([] if told is None else [f"session {session} is finalised again: {told}"])
+    assert (await rig.http.get(f"/sessions/{session}")).json()["failure_class"] == "truncated"
+    assert rig.store.read(session).outcome == {"reward": 0.5}
 
 
 async def test_concurrent_finalizes_agree(rig):
@@ -302,6 +327,9 @@ async def test_health_ready_and_metrics(rig):
     assert ready["ready"] is True
     assert ready["store_writable"] is True
     assert list(ready["engines"].values()) == [True]
+    assert list(ready["engines"]) == list(rig.proxy.engines.urls)
+    probe = (await rig.http.get("/ready", headers={"Authorization": ""})).json()
+    assert probe["engines"] == {"engine 1": True}, "whoever has no key may be an agent"
     metrics = (await rig.http.get("/metrics")).text
     assert 'dressage_requests_total{dialect="chat",status="200"} 1.0' in metrics
     assert "dressage_sampled_tokens_total" in metrics
@@ -310,6 +338,17 @@ async def test_health_ready_and_metrics(rig):
     reply = await rig.http.get("/ready")
     assert (reply.status_code, reply.json()["ready"]) == (503, False)
     assert (await rig.http.get("/health")).status_code == 200
+
+
+async def test_a_full_disk_is_not_ready(rig, monkeypatch):
+    disk = os.statvfs("/")
+    for full in ({"f_bavail": 0}, {"f_favail": 0, "f_files": 1}):
+        fields = {name: getattr(disk, name) for name in dir(disk) if name.startswith("f_")}
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "statvfs", lambda _, told=fields | full: SimpleNamespace(**told))
+            reply = await rig.http.get("/ready")
+        assert (reply.status_code, reply.json()["store_writable"]) == (503, False)
+    assert (await rig.http.get("/ready")).status_code == 200
 
 
 async def test_load_balancers_may_ask_for_the_head_of_health_and_ready(rig):

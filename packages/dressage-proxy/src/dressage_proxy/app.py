@@ -38,6 +38,7 @@ from dressage_proxy.sessions import Sessions
 from dressage_proxy.store import Store
 
 _EXPIRE_EVERY_S = 5.0
+_ROOM_BYTES = 1 << 20
 _FOREIGN = "HTTPValidationError"
 _METHODS = ("DELETE", "GET", "HEAD", "POST")
 log = logging.getLogger("dressage.proxy")
@@ -129,7 +130,9 @@ class Proxy:
         app.include_router(
             control_router(self.config, self.sessions, self.pipeline, self.controller, self.metrics, base_url)
         )
-        app.include_router(health_router(lambda: _writable(self.config.store), self.engines, self.pipeline))
+        app.include_router(
+            health_router(self.config, lambda: _writable(self.config.store), self.engines, self.pipeline)
+        )
         app.add_exception_handler(RequestError, _refused)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _plain)
@@ -195,7 +198,13 @@ async def _expire(proxy: Proxy) -> None:
 
 
 def _writable(store: Path) -> bool:
-    return os.access(store, os.W_OK)
+    """Whether a turn can be stored: the folder is there and ours to write, and the disk is not full."""
+    try:
+        disk = os.statvfs(store)
+    except OSError:
+        return False
+    room = disk.f_bavail * disk.f_frsize >= _ROOM_BYTES and (disk.f_favail > 0 or not disk.f_files)
+    return room and os.access(store, os.W_OK)
 
 
 def _error(code: str, message: str, field: str | None, fix: str | None) -> dict[str, object]:

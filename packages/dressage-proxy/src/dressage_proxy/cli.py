@@ -10,7 +10,6 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,6 +132,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
+    from dressage_proxy.shards.sockets import socket_folder
     from dressage_proxy.shards.supervisor import Supervisor, own_command
 
     with contextlib.ExitStack() as stack:
@@ -145,7 +145,7 @@ def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         options.check_shards(args.store, args.shards)
         if given is None:
             key_file = options.write_key(args.store / KEY_FILE, key)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dressage-proxy-")))
+        folder = stack.enter_context(socket_folder())
         ready = _ready(args, data, control, key_file)
         command = own_command([*arguments, "--shard-base-url", str(ready["data_url"])])
         kept = gate.GateFile(args.store / gate.GATE_FILE, fsync=config.fsync)

@@ -24,7 +24,8 @@ _PASSING = ("draining", "shard_unavailable")
 
 
 class ControlError(ProxyError):
-    """A control request that failed. ``status`` 0 and code ``unreachable``: no answer came."""
+    """A control request that failed. ``status`` 0 and code ``unreachable``: no answer came; code ``closed``:
+    it was not sent."""
 
     def __init__(
         self, status: int, code: str, message: str, field: str | None = None, fix: str | None = None
@@ -52,11 +53,13 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class Finalized:
-    """What a session left: its segments, and every sampled token trained or lost under a cause."""
+    """What a session left: its segments, and every sampled token trained or lost under a cause.
+    ``failure_class`` is that of the first finalize, which stays."""
 
     segments: int
     trained_tokens: int
     lost_tokens: Mapping[str, int]
+    failure_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class ProxyClient:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. What is asked, or would be asked again, after that fails at once."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -145,7 +148,12 @@ class ProxyClient:
         reply = await self._json(
             "POST", f"{_path(session_id)}/finalize", {k: v for k, v in body.items() if v is not None}
         )
-        return Finalized(int(reply["segments"]), int(reply["trained_tokens"]), dict(reply["lost_tokens"]))
+        return Finalized(
+            int(reply["segments"]),
+            int(reply["trained_tokens"]),
+            dict(reply["lost_tokens"]),
+            str(reply.get("failure_class", "")),
+        )
 
     async def segments(self, session_id: str) -> tuple[int, list[Segment]]:
         """The generation to ack, and the segments. Reading removes nothing.
@@ -236,6 +244,8 @@ class ProxyClient:
     async def _once(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> httpx.Response:
+        if self._http.is_closed:
+            raise ControlError(0, "closed", f"{method} {path}: this client is closed", fix="make a new one")
         content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         headers = None if body is None else {"Content-Type": "application/json"}
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from dressage_segments import FailureClass, SessionInfo, segment_to_bytes, write_frames
+from dressage_segments import SessionInfo, segment_to_bytes, write_frames
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.security import HTTPBearer
 
@@ -28,6 +28,7 @@ from dressage_proxy.control_bodies import (
     RolloutView,
     SessionView,
     refusals,
+    unnamed,
 )
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.pool import EnginePool
@@ -81,9 +82,7 @@ def control_router(
             spared=result.spared,
         )
 
-    @router.post(
-        "/rollout/resume", responses=refusals(*BODY, 409), response_model_exclude_defaults=True
-    )
+    @router.post("/rollout/resume", responses=refusals(*BODY, 409), response_model_exclude_defaults=True)
     async def resume(body: ResumeBody) -> RolloutView:
         controller.resume(body.version)
         return _rollout(controller)
@@ -100,8 +99,10 @@ def control_router(
     return router
 
 
-def health_router(store_writable: Callable[[], bool], engines: EnginePool, pipeline: Pipeline) -> APIRouter:
-    """Liveness and readiness; no key."""
+def health_router(
+    config: ProxyConfig, store_writable: Callable[[], bool], engines: EnginePool, pipeline: Pipeline
+) -> APIRouter:
+    """Liveness and readiness; without the key they do not say where engines are."""
     router = APIRouter()
 
     @router.head("/health", include_in_schema=False)
@@ -115,17 +116,18 @@ def health_router(store_writable: Callable[[], bool], engines: EnginePool, pipel
         responses={503: {"model": ReadyView, "description": "Not ready: the same body says why."}},
         response_model_exclude_none=True,
     )
-    async def ready(response: Response) -> ReadyView:
+    async def ready(request: Request, response: Response) -> ReadyView:
+        known = key_fits(request.headers.get("authorization", ""), config.control_key)
         states = dict(await engines.healthy())
         writable = store_writable()
         good = any(states.values()) and writable and not pipeline.draining
         response.status_code = 200 if good else 503
         return ReadyView(
             ready=good,
-            engines=states,
+            engines=states if known else unnamed(states),
             store_writable=writable,
             draining=pipeline.draining,
-            warnings=list(engines.warnings),
+            warnings=list(engines.warnings) if known else [],
         )
 
     return router
@@ -165,20 +167,21 @@ def _session_routes(
             paused=controller.holds(session.id),
             generation=final.generation if final else None,
             expired=final is not None and final.expired,
+            failure_class=final.failure_class.value if final else None,
             labels=dict(session.labels),
         )
 
     @router.post("/sessions/{session_id}/finalize", responses=refusals(*SESSION, *BODY))
     async def finalize(session_id: str, body: FinalizeBody | None = None) -> FinalizedView:
         body = body or FinalizeBody()
-        failure_class = body.failure_class or FailureClass.COMPLETED
-        final = await sessions.finalize(session_id, body.outcome or {}, failure_class)
+        final = await sessions.finalize(session_id, body.outcome, body.failure_class)
         return FinalizedView(
             segments=final.segments,
             trained_tokens=final.trained_tokens,
             lost_tokens=dict(final.lost_tokens),
             sampled_tokens=final.sampled_tokens,
             generation=final.generation,
+            failure_class=final.failure_class.value,
         )
 
     @router.delete("/sessions/{session_id}", status_code=204, responses=refusals(*SESSION))

@@ -96,11 +96,13 @@ class SessionView(BaseModel):
     generation: int | None
     """To ack, once it is finalised."""
     expired: bool
+    failure_class: str | None
+    """As which it ended."""
     labels: Mapping[str, str]
 
 
 class FinalizedView(BaseModel):
-    """What a session left."""
+    """What a session left. The same however often, and as what, it is finalised: the first end stays."""
 
     segments: int
     trained_tokens: int
@@ -108,6 +110,8 @@ class FinalizedView(BaseModel):
     """By cause."""
     sampled_tokens: int
     generation: int
+    failure_class: str
+    """As which it ended."""
 
 
 class PausedView(BaseModel):
@@ -139,8 +143,9 @@ class HealthView(BaseModel):
 
 
 class ReadyView(BaseModel):
-    """Whether calls can be answered, and what is in the way. ``shards`` has each shard's own word (null where
-    it does not answer), where there are several."""
+    """Whether calls can be answered, and what is in the way. Where engines are is told to who shows the
+    control key; to others they are "engine 1" and so on, with no ``warnings``. ``shards`` has each shard's own
+    word (null where it does not answer), where there are several."""
 
     ready: bool
     engines: Mapping[str, bool]
@@ -190,19 +195,26 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def merged_ready(states: Iterable[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """The readiness of all shards as one: an engine is reachable where every shard reaches it."""
+def unnamed(engines: Mapping[str, bool]) -> dict[str, bool]:
+    """The engines for who shows no key: not where they are, which is not for agents to know."""
+    return {f"engine {place}": engines[url] for place, url in enumerate(sorted(engines), 1)}
+
+
+def merged_ready(states: Iterable[Mapping[str, Any] | None], *, draining: bool = False) -> dict[str, Any]:
+    """The readiness of all shards as one: an engine is reachable where every shard reaches it. ``draining``:
+    they are being stopped; those that have ended say nothing any more."""
     known = list(states)
     there = [state for state in known if state is not None]
     engines: dict[str, bool] = {}
     for state in there:
         for engine, reachable in state["engines"].items():
             engines[engine] = engines.get(engine, True) and reachable
+    complete = len(there) == len(known)
     return {
-        "ready": len(there) == len(known) and all(state["ready"] for state in there),
+        "ready": complete and not draining and all(state["ready"] for state in there),
         "engines": engines,
-        "store_writable": len(there) == len(known) and all(state["store_writable"] for state in there),
-        "draining": any(state["draining"] for state in there),
+        "store_writable": (complete or draining) and all(state["store_writable"] for state in there),
+        "draining": draining or any(state["draining"] for state in there),
         "warnings": list(dict.fromkeys(text for state in there for text in state["warnings"])),
         "shards": known,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dressage_segments import Final, SessionInfo, TrajectoryTree, Turn
+from dressage_segments import FailureClass, Final, SessionInfo, TrajectoryTree, Turn
 from dressage_tito import ThinkingPolicy
 
 from dressage_proxy.config import Limits
@@ -44,6 +44,7 @@ class Summary:
     """How many of each kind."""
     expired: bool = False
     """It ended by itself, since nobody used it."""
+    failure_class: FailureClass = FailureClass.COMPLETED
 
 
 @dataclass(slots=True)
@@ -93,6 +94,18 @@ class Session:
         """How many branches of each kind its tree has, each seen at its end."""
         ends = (turn for turn in self.tree.turns if not self.tree.children(turn.index))
         return dict(Counter(turn.kind.value for turn in ends))
+
+    def ends_otherwise(self, outcome: Mapping[str, Any] | None, failure_class: FailureClass | None) -> str:
+        """How another end, of which None is not said, differs from the first, which stays; "" where it does
+        not, or there was none."""
+        first = self.ended_as
+        if first is None:
+            return ""
+        if failure_class not in (None, first.failure_class):
+            return f"as {failure_class}, it stays {first.failure_class}"
+        if outcome is not None and dict(outcome) != dict(first.outcome):
+            return "with another outcome, the first stays"
+        return ""
 
     def wire_id(self) -> str:
         """A new tool-call id, unique in the session and alphanumeric: agents strip other characters."""

@@ -132,19 +132,23 @@ class Sessions:
         return session
 
     async def finalize(
-        self, session_id: str, outcome: Mapping[str, Any], failure_class: FailureClass
+        self, session_id: str, outcome: Mapping[str, Any] | None, failure_class: FailureClass | None
     ) -> Summary:
-        """End a session and publish its trajectory. Again: the same answer, whatever is asked then."""
+        """End a session and publish its trajectory. Again: the same answer, whatever is asked then; an end
+        that differs from the first is said in the log."""
         session = self.find(session_id)
         if session.final is None:
             session.ending = True
             await self._pipeline.attempts.end(session.id)
         if session.state is State.DELETED:
             raise GoneError(f"session {session_id} was deleted")
+        if otherwise := session.ends_otherwise(outcome, failure_class):
+            log.warning("session %s is finalised again: %s", session_id, otherwise)
         if session.final is not None:  # before, or by another finalize that was quicker
             return session.final
         if session.ended_as is None:
-            session.ended_as = self._log_end(session, Final(_GENERATION, failure_class, dict(outcome)))
+            final = Final(_GENERATION, failure_class or FailureClass.COMPLETED, dict(outcome or {}))
+            session.ended_as = self._log_end(session, final)
         trajectory = finalize(self._whole_tree(session), session.ended_as)
         self._store.put(trajectory)
         self._count(trajectory)
@@ -174,6 +178,7 @@ class Sessions:
             trajectory.lost_tokens,
             session.branches,
             trajectory.outcome.get(_EXPIRED) is True,
+            trajectory.failure_class,
         )
         session.state = State.FINALIZED
         self._pipeline.forget(session.id)
@@ -312,4 +317,5 @@ class Sessions:
         except NotStoredError:
             trajectory = finalize(session.tree, final)
             self._store.put(trajectory)
+        session.ended_as = final
         self._finished(session, trajectory)

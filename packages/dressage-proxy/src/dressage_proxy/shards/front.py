@@ -37,6 +37,8 @@ class Front:
         self._next = itertools.cycle(range(len(peers)))
         self._file = file
         self._told = file.read()
+        self.draining = False
+        """All shards are being stopped."""
         self._all: Mapping[tuple[str, str], _Handler] = {
             ("POST", "/rollout/pause"): self._pause,
             ("POST", "/rollout/resume"): self._resume,
@@ -183,7 +185,8 @@ class Front:
 
     async def _ready(self, scope: Scope, body: bytes, send: Send) -> None:
         answers = await self._answers(scope, body, _PROBE_PATIENCE_S)
-        reply = merged_ready(orjson.loads(answer.body) if answer is not None else None for answer in answers)
+        states = (orjson.loads(answer.body) if answer is not None else None for answer in answers)
+        reply = merged_ready(states, draining=self.draining)
         await _send(send, 200 if reply["ready"] else 503, orjson.dumps(reply))
 
     async def _health(self, scope: Scope, body: bytes, send: Send) -> None:

@@ -199,6 +199,7 @@ class Supervisor:
                 await peer.close()
 
     async def _end_shards(self, stop: Stop) -> None:
+        self.front.draining = True
         hurried = asyncio.create_task(self._hurry(stop))
         try:
             await asyncio.gather(*map(self._end, self.shards, self._peers))
