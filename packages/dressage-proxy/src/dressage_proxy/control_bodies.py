@@ -144,8 +144,8 @@ class HealthView(BaseModel):
 
 class ReadyView(BaseModel):
     """Whether calls can be answered, and what is in the way. Where engines are is told to who shows the
-    control key; to others they are "engine 1" and so on, with no ``warnings``. ``shards`` has each shard's own
-    word (null where it does not answer), where there are several."""
+    control key; to others they are "engine 1" and so on, with no ``warnings``. ``shards`` has each shard's
+    own word (null where it does not answer), where there are several."""
 
     ready: bool
     engines: Mapping[str, bool]
