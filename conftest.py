@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 _ROOM = Path(__file__)
 _DOOR = _ROOM.with_name("pyproject.toml")
 
-# How long an example takes depends on what else the machine does: no verdict hangs on it. And the examples are
-# the same in each run, so that one change is not refused for what chance found in another;
+# How long an example takes depends on what else the machine does: no verdict hangs on it. And the examples
+# are the same in each run, so that one change is not refused for what chance found in another;
 # `--hypothesis-profile=explore` looks at new ones.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("explore"), derandomize=True)

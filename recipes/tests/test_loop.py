@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,9 @@ from dressage_recipes.local.scratch import PREFIX, remove_abandoned, scratch_fol
 
 pytestmark = pytest.mark.alone
 """Each run keeps every core busy, must end in time, and leaves no mount of any sandbox on the machine."""
+
+
+ENGINE, PROXY = "dressage_recipes.local.engine", "dressage_proxy.cli"
 
 
 @pytest.fixture(autouse=True)
@@ -77,19 +81,45 @@ def test_a_run_leaves_its_summary_its_store_and_nothing_else(tmp_path: Path) -> 
     assert set(psutil.Process().children(recursive=True)) <= set(others)
 
 
-def started(config: LocalConfig, folder: Path) -> subprocess.Popen[str]:
-    """A run in a process of its own, which prints a line for each event."""
+PROGRAM = """
+import functools, importlib, sys
+from dressage_recipes import cli, running
+
+def tell(event):
+    print(type(event).__name__, event, flush=True)
+
+def wait_at(owner, name):
+    real, waited = getattr(owner, name), []
+
+    @functools.wraps(real)
+    async def called(*args, **kwargs):
+        if not waited:
+            waited.append(True)
+            print("waiting to", name, flush=True)
+            sys.stdin.readline()
+        return await real(*args, **kwargs)
+
+    setattr(owner, name, called)
+
+file, *point = sys.argv[1:]
+if point:
+    module, owner, name = point
+    wait_at(getattr(importlib.import_module(module), owner), name)
+real = running.run_demo
+running.run_demo = lambda config, on_event, setup_seconds: real(config, on_event=tell)
+sys.exit(cli.main(["train", file]))
+"""
+"""The command, which prints a line for each event; where a method is named too, it stops and waits for a line
+before the first call of it."""
+
+
+def started(config: LocalConfig, folder: Path, *point: str) -> subprocess.Popen[str]:
+    """A run in a process of its own."""
     path = folder / "config.toml"
     path.write_text(to_toml(config), encoding="utf-8")
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from dressage_recipes.local.config import load_config\n"
-        "from dressage_recipes.local.demo import run_demo\n"
-        "config = load_config(Path(sys.argv[1]))\n"
-        "run_demo(config, on_event=lambda e: print(type(e).__name__, e, flush=True))\n"
-    )
     return subprocess.Popen(
-        [sys.executable, "-c", program, str(path)],
+        [sys.executable, "-c", PROGRAM, str(path), *point],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -103,6 +133,27 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
         if word in line:
             return
     raise AssertionError(f"{word} never came")
+
+
+def service(process: subprocess.Popen[str], module: str) -> psutil.Process:
+    """The child that runs ``module``. Sandboxes come and go beside it."""
+    found = []
+    for child in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if module in child.cmdline():
+                found.append(child)
+    [only] = found
+    return only
+
+
+def living(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that run. One that nobody has waited for yet has ended all the same."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 @pytest.mark.parametrize("moment", ["cold start", "rollouts", "training on", "StepDone"])
@@ -120,14 +171,25 @@ def test_ctrl_c_ends_it_within_five_seconds_and_leaves_nothing(moment: str, tmp_
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("stuck", ["dressage_recipes.local.engine", "dressage_proxy.cli"])
-def test_ctrl_c_does_not_wait_for_a_service_that_hangs(stuck: str, tmp_path: Path) -> None:
-    process = started(small(tmp_path / "run", steps=500), tmp_path)
+@pytest.mark.parametrize(
+    ("stuck", "owner", "call"),
+    [
+        (PROXY, "dressage_proxy.client.ProxyClient", "open"),
+        (ENGINE, "dressage_paddock.chat.ChatClient", "complete"),
+        (PROXY, "dressage_proxy.client.ProxyClient", "finalize"),
+        (ENGINE, "dressage_recipes.local.loop.Loop", "push"),
+    ],
+)
+def test_ctrl_c_does_not_wait_for_a_service_that_hangs(
+    stuck: str, owner: str, call: str, tmp_path: Path
+) -> None:
+    process = started(small(tmp_path / "run", steps=500), tmp_path, *owner.rsplit(".", 1), call)
+    assert process.stdin is not None
     try:
-        wait_for(process, "StepDone")
-        services = [c for c in psutil.Process(process.pid).children() if stuck in c.cmdline()]
-        assert len(services) == 1
-        services[0].suspend()
+        wait_for(process, f"waiting to {call}")
+        service(process, stuck).suspend()
+        process.stdin.write("\n")
+        process.stdin.flush()
         interrupted(process)
     finally:
         ended(process)
@@ -139,9 +201,11 @@ def interrupted(process: subprocess.Popen[str]) -> None:
     children = psutil.Process(process.pid).children(recursive=True)
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    process.wait(timeout=20)
+    assert process.wait(timeout=20) == 130
     assert time.monotonic() - began < 5
-    assert not [child for child in children if child.is_running() and child.status() != "zombie"]
+    while living(children):
+        assert time.monotonic() - began < 5
+        time.sleep(0.01)
 
 
 def ended(process: subprocess.Popen[str]) -> None:
@@ -156,8 +220,10 @@ def test_kill_9_of_the_loop_ends_its_processes(tmp_path: Path) -> None:
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert not [child for child in alive if child.status() != "zombie"]
+    give_up = time.monotonic() + 5
+    while living(children):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
     assert len(list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))) == 1
     with scratch_folder() as own:  # the next run clears what the killed one left, and nobody else's
         assert list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) == [own]
@@ -169,15 +235,11 @@ def test_a_dead_engine_ends_the_run_with_a_reason_and_no_reward_of_zero(tmp_path
     config = small(tmp_path / "run", steps=500)
     process = started(config, tmp_path)
     wait_for(process, "StepDone")
-    for child in psutil.Process(process.pid).children():
-        if "dressage_recipes.local.engine" in child.cmdline():
-            child.kill()
+    service(process, ENGINE).kill()
     try:
         assert process.wait(timeout=60) != 0
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        ended(process)
     assert not (config.out / "summary.json").exists()
     rewards = [json.loads(line) for line in (config.out / "steps.jsonl").read_text().splitlines()]
     assert all(step["counted_rollouts"] == 6 for step in rewards)

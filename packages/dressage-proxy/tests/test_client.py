@@ -98,6 +98,20 @@ async def test_a_session_is_opened_again_only_where_the_first_request_did_not_ar
     assert (failed.value.code, len(asked)) == ("unreachable", 2)
 
 
+async def test_a_closed_client_fails_at_once_also_with_what_it_would_ask_again() -> None:
+    client, asked = failing(httpx.ConnectError("refused"))
+    async with client:
+        finalizing = asyncio.create_task(client.finalize("s"))
+        while not asked:
+            await asyncio.sleep(0)
+    for asking in (finalizing, client.open(instance_id="i")):
+        with pytest.raises(ControlError) as failed:
+            await asking
+        assert failed.value.code == "closed"
+    assert not await client.health()
+    assert asked == ["/sessions/s/finalize"]
+
+
 async def test_what_another_try_does_not_mend_is_told_at_once() -> None:
     full = {"error": {"code": "too_many_sessions", "message": "full"}}
     for reply in (httpx.Response(503, json=full), httpx.Response(409), httpx.ReadTimeout("slow")):

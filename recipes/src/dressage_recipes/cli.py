@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import io
 import json
 import os
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Whoever ends the command politely, or closes its terminal, gets the same clean-up as Ctrl-C; a shell
     # that starts it in the background has told it to ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The interpreter would look through all of torch for garbage before it leaves: most of a second.
+    atexit.register(gc.freeze)
     previous = {name: signal.signal(name, _as_interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:
         arguments = build_parser().parse_args(argv)

@@ -107,12 +107,13 @@ class _Run:
                     tasks.create_task(pool.fill())
                 tasks.create_task(self._cold_start(folder, model))
             engine, proxy = services.result()
-            loop, trainer = await self._assemble(stack, model, source, provider, engine, proxy)
+            client = await self._connect(stack, proxy)
+            loop, trainer = await self._assemble(stack, model, source, provider, client, engine)
             if not config.model.path:
                 await loop.push()
             self.on_event(Phase("training", config.steps))
             async with watching(source.files, lambda told: self.on_event(Note(told))):
-                await self._unless_died(loop.run(), engine, proxy)
+                await self._unless_died(loop.run(), client, engine, proxy)
             await asyncio.to_thread(self._save, trainer, folder)
             for service in (engine, proxy):
                 service.measure()
@@ -181,21 +182,23 @@ class _Run:
         reward = await asyncio.to_thread(starter.run, told)
         self.account.cold_start |= {"seconds": time.perf_counter() - began, "reward": reward}
 
+    async def _connect(self, stack: contextlib.AsyncExitStack, proxy: Service) -> ProxyClient:
+        key = (self.scratch / "control.key").read_text(encoding="ascii")
+        # Little patience: a proxy that is gone ends the run, and is nothing for Ctrl-C to wait for.
+        return await stack.enter_async_context(
+            ProxyClient(str(proxy.ready["control_url"]), key, patience_s=0.5)
+        )
+
     async def _assemble(
         self,
         stack: contextlib.AsyncExitStack,
         model: PreTrainedModel,
         source: Source,
         provider: SandboxProvider,
+        client: ProxyClient,
         engine: Service,
-        proxy: Service,
     ) -> tuple[Loop, GrpoTrainer]:
         config = self.config
-        key = (self.scratch / "control.key").read_text(encoding="ascii")
-        # Little patience: a proxy that is gone ends the run, and is nothing for Ctrl-C to wait for.
-        client = await stack.enter_async_context(
-            ProxyClient(str(proxy.ready["control_url"]), key, patience_s=0.5)
-        )
         http = await stack.enter_async_context(
             httpx.AsyncClient(limits=httpx.Limits(max_connections=256), trust_env=False)
         )
@@ -217,7 +220,9 @@ class _Run:
         )
         return Loop(config, parts, self.account, self.on_event), trainer
 
-    async def _unless_died(self, work: Coroutine[None, None, None], *services: Service) -> None:
+    async def _unless_died(
+        self, work: Coroutine[None, None, None], client: ProxyClient, *services: Service
+    ) -> None:
         """Do ``work``; where a service dies meanwhile, stop it and raise the ServiceError that says so."""
         main = asyncio.ensure_future(work)
         watches = [asyncio.ensure_future(service.died()) for service in services]
@@ -233,7 +238,7 @@ class _Run:
             await asyncio.wait({main}, timeout=LEAVE_S)
             if not main.done():
                 # A rollout that ends waits for the proxy, and that for an engine in the middle of a batch.
-                await _end_all(*services)
+                await client.close()
             await asyncio.gather(main, *watches, return_exceptions=True)
 
     def _save(self, trainer: GrpoTrainer, folder: Path) -> None:

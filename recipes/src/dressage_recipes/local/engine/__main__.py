@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
+import gc
 import json
 import signal
 import socket
@@ -35,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=sorted(_DTYPES), default="float32")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
+    # The interpreter would look through all of torch for garbage before it leaves, and the loop waits for it.
+    atexit.register(gc.freeze)
     try:
         return _serve(args)
     except (EngineError, OSError) as error:
