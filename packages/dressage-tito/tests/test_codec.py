@@ -177,9 +177,13 @@ def test_a_family_that_closes_turns_with_plain_text_is_not_extended(
 
 
 def test_nothing_and_no_prefix_are_refused(toy: ChatCodec) -> None:
+    prompt = toy.start([Message("user", "u")])
+    assert isinstance(prompt, Encoded)
     for refused, reason in (
         (toy.start([]), "no_messages"),
-        (toy.extend([1, 2], []), "no_messages"),
+        (toy.extend(prompt.ids, []), "no_messages"),
+        (toy.extend([], []), "empty_prefix"),
+        (toy.extend([1, 2], [Message("robot", "x")]), "unsupported_role"),
         (toy.extend([], [Message("user", "u")]), "empty_prefix"),
     ):
         assert isinstance(refused, Refusal)

@@ -39,10 +39,10 @@ def _why_not(probe: Probe, role: str, tools: bool, block: tuple[str, str] | None
         after = probe.try_text([*base, *appended], generation=True, tools=tools)
         if before is None or after is None:
             continue
-        if _head(before, block) != _head(after, block):
+        if head_of(before, block) != head_of(after, block):
             return "template_rewrites_history"
         prompt = probe.try_text(base[:-1], generation=True, tools=tools)
-        if prompt is not None and not _head(after, block).startswith(_unopened(prompt, block)):
+        if prompt is not None and not head_of(after, block).startswith(unopened(prompt, block)):
             return "template_rewrites_history"
         again: Json = probe.calls(word=_LATER, call_id=_LATER_ID) if calls else probe.reply(_LATER)
         then = [probe.result(call_id=_LATER_ID)] if role == "tool" else appended
@@ -64,11 +64,12 @@ def without_reasoning(text: str, block: tuple[str, str] | None) -> str:
     return re.sub(rf"{closing}\n*", "", text) if block in REASONING_TAGS else text
 
 
-def _head(text: str, block: tuple[str, str] | None) -> str:
+def head_of(text: str, block: tuple[str, str] | None) -> str:
+    """What a render of a probe has before the last turn's own word, less reasoning."""
     return without_reasoning(text.rpartition(WORD)[0], block)
 
 
-def _unopened(prompt: str, block: tuple[str, str] | None) -> str:
+def unopened(prompt: str, block: tuple[str, str] | None) -> str:
     """A prompt less its reasoning, also where its generation prompt leaves a block open."""
     text = without_reasoning(prompt, block)
     opening = block[0].strip() if block else ""

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     Ids = Sequence[int] | NDArray[np.int32]
 
 
+_ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
+"""Calls are parsed only where tools are offered."""
+
+
 def with_call_names(
     profile: Profile,
     tokens: Tokens,
@@ -42,6 +46,11 @@ def with_call_names(
         return appended
     named = [replace(item, name=item.name or names[0]) for item in results]
     return [*named, *appended[len(results) :]]
+
+
+def makes_calls(profile: Profile, tokens: Tokens, prefix_ids: Ids) -> bool:
+    """Whether the last sampled turn makes calls, whatever tools were offered to it."""
+    return bool(_last_names(profile, tokens, prefix_ids, _ANY_TOOL))
 
 
 def _last_names(profile: Profile, tokens: Tokens, prefix_ids: Ids, tools: Sequence[Tool] | None) -> list[str]:

@@ -106,9 +106,13 @@ def _check_prefix(subject: Subject, conversation: Conversation) -> str | None:
         if got != wanted:
             raise Failed(f"the text is {got!r}, the full render has {wanted!r}")
     if not stop:
-        _check_opener(subject, [*prompt, *sampled], canonical, appended, conversation)
+        if appended:
+            _check_opener(subject, [*prompt, *sampled], canonical, appended, conversation)
         return None
     cut = sampled[: draw.cut(len(sampled) - len(stop) + 1)]
+    as_calls = first.reply.tool_calls and codec.profile.calls_close_ids != codec.profile.turn_close_ids
+    if not appended and (not cut or as_calls):
+        return None  # there is no turn, or one in which the call may be cut off
     closed = _granted(codec.extend([*prompt, *cut], appended, conversation.tools))
     printed = dict(codec.profile.closing_stops)
     closing = [printed.get(token, token) for token in stop]

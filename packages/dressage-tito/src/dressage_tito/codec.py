@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dressage_tito.callnames import with_call_names
 from dressage_tito.families import complete_profile
 from dressage_tito.folder import TokenizerFolder, read_folder
+from dressage_tito.following import Following
 from dressage_tito.grammars import grammar_named
 from dressage_tito.history import History
 from dressage_tito.messages import Encoded, Message, ParsedTurn, Refusal, Tool
@@ -59,6 +60,7 @@ class ChatCodec:
         self._renderer = Renderer(template, tokens.literals, profile)
         self._ends = TurnEnds(profile, tokens)
         self._history = History(profile, tokens, self._renderer)
+        self._following = Following(template, profile, tokens)
         self.profile = profile
 
     @classmethod
@@ -215,6 +217,8 @@ class ChatCodec:
         one does, it is encoded as plain text. Raises ValueError where ``template_kwargs`` are not allowed.
         """
         kwargs = {**self._kwargs, **checked_kwargs(template_kwargs)}
+        if not messages:
+            return Refusal("no_messages", "messages is empty: give at least one")
         refusal = refuse_messages(self.profile, messages, tools)
         if refusal is not None:
             return refusal
@@ -233,7 +237,9 @@ class ChatCodec:
         """The ids to append to ``prefix_ids`` (what the engine saw and sampled, ending in a sampled turn).
 
         They close the turn where it is not closed, add the appended messages and the generation prompt.
-        Only the prefix's last ids are looked at; the cost depends on what is new alone.
+        Only the prefix's last ids are looked at; the cost depends on what is new alone. With nothing appended
+        the model's next turn follows its last one: the Refusal says why where the template does not print
+        two such turns with just that between them.
 
         ``thinking`` is the session's policy: ``keep`` leaves sampled reasoning in the context;
         ``as-template`` gives a Refusal (``thinking_stripped``, ``stop_rewritten``) exactly where the template
@@ -253,7 +259,10 @@ class ChatCodec:
             refusal = self._history.rewritten(prefix_ids, self._roles(appended), tools, kwargs)
             if refusal is not None:
                 return refusal
-        tail = self._renderer.tail(self._roles(appended), tools, kwargs)
+        if appended:
+            tail = self._renderer.tail(self._roles(appended), tools, kwargs)
+        else:
+            tail = self._following.tail(prefix_ids, kwargs, tools=bool(tools))
         if isinstance(tail, Refusal):
             return tail
         encoded = self._encoded(tail)

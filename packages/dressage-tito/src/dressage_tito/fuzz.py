@@ -82,8 +82,8 @@ class Conversation:
 
 class Fuzzer:
     """Draws conversations. ``literals`` are control literals that user and tool text may spell;
-    ``extra`` roles (``system``, ``assistant``) may be appended in mid-conversation; ``parallel`` and
-    ``content_beside_calls`` say what the template prints."""
+    ``extra`` roles (``system``, ``assistant``; "" for nothing at all) may be appended in mid-conversation;
+    ``parallel`` and ``content_beside_calls`` say what the template prints."""
 
     def __init__(
         self,
@@ -171,6 +171,8 @@ class Fuzzer:
         return ToolCall(call_id, name, arguments, json.dumps(arguments, ensure_ascii=False))
 
     def _next(self, reply: Message, spelled: bool) -> tuple[Message, ...]:
+        if "" in self._extra and self._random.random() < 0.1:
+            return ()  # the model goes on by itself
         if not reply.tool_calls:
             return (*self._aside(spelled), self._message("user", spelled), *self._late(spelled))
         results = tuple(

@@ -47,22 +47,37 @@ class History:
         calls = _ends(prefix_ids, self.profile.calls_close_ids) and not _ends(
             prefix_ids, self.profile.turn_close_ids
         )
-        some, other = self.renderer.thoughts_of_history(appended, tools, kwargs, (_WORD, ""), calls=calls)
-        thoughts = self._thoughts(prefix_ids, kwargs)
-        kept = {_SOME} if some and _WORD in some else set()
-        if other is not None:
-            kept.add(other)
-        if thoughts <= kept:
-            return None
-        return Refusal("thinking_stripped", "the template writes earlier reasoning in another way")
+        for ids, then in self._turns(prefix_ids, appended):
+            some, other = self.renderer.thoughts_of_history(then, tools, kwargs, (_WORD, ""), calls=calls)
+            kept = {_SOME} if some and _WORD in some else set()
+            if other is not None:
+                kept.add(other)
+            if not self._thoughts(ids, kwargs) <= kept:
+                return Refusal("thinking_stripped", "the template writes earlier reasoning in another way")
+        return None
 
-    def _thoughts(self, prefix_ids: Ids, kwargs: Json) -> set[str]:
-        """What the turns since the last user message hold of reasoning: ``_SOME``, or an empty block's text
-        ("" where there is no block). Content that spells a tag holds none."""
+    def _turns(
+        self, prefix_ids: Ids, appended: Sequence[Message]
+    ) -> list[tuple[NDArray[np.int64], Sequence[Message]]]:
+        """The prefix in parts, each with what follows the turns in it: where nothing was said after the last
+        turn, those before it are followed by one."""
         import numpy as np
 
-        assert self.profile.reasoning_block is not None
         ids = np.asarray(prefix_ids, dtype=np.int64)
+        header = [int(token) for token in self.tokens.encode(self.profile.generation_header, (), "\0")[0]]
+        begins = places(ids, [] if appended else header)
+        if not len(begins) or self.profile.reasoning_block not in REASONING_TAGS:
+            return [(ids, appended)]
+        last = int(begins[-1])
+        parts: list[tuple[NDArray[np.int64], Sequence[Message]]] = [(ids[last:], appended)]
+        if len(begins) > 1:
+            parts.append((ids[:last], [Message("assistant", _WORD)]))
+        return parts
+
+    def _thoughts(self, ids: NDArray[np.int64], kwargs: Json) -> set[str]:
+        """What the turns since the last user message hold of reasoning: ``_SOME``, or an empty block's text
+        ("" where there is no block). Content that spells a tag holds none."""
+        assert self.profile.reasoning_block is not None
         if self.profile.reasoning_block not in REASONING_TAGS:
             # Channels (gpt-oss) are dropped once a final answer follows, whoever speaks in between.
             text = self.tokens.decode_structure(ids.tolist())
@@ -73,6 +88,8 @@ class History:
         blocks = list(re.finditer(begin + closing, text, re.DOTALL))
         found = {_SOME if (m.group(1) or "").strip() else m.group().strip() for m in blocks}
         header = self.profile.generation_header.strip()
+        if header and header not in text:
+            return found  # no turn
         if not blocks or (header and text.count(header) > len(blocks)):
             found.add("")
         return found

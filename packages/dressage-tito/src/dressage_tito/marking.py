@@ -43,7 +43,7 @@ class Marks:
         return text
 
 
-_FIRST_MARKS = Marks(*_POOL[:4])
+FIRST_MARKS = Marks(*_POOL[:4])
 
 
 def choose_marks(texts: Iterable[str], *, spelled: bool = False) -> Marks | None:
@@ -51,7 +51,7 @@ def choose_marks(texts: Iterable[str], *, spelled: bool = False) -> Marks | None
     taken."""
     wide = [text for text in texts if spelled or not text.isascii()]
     if not wide:
-        return _FIRST_MARKS
+        return FIRST_MARKS
 
     def occurs(mark: str) -> bool:
         forms = (mark, *_spelled(mark)) if spelled else (mark,)

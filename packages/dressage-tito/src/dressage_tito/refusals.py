@@ -13,9 +13,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 def refuse_messages(
     profile: Profile, messages: Sequence[Message], tools: Sequence[Tool] | None
 ) -> Refusal | None:
-    """Why these messages cannot be written at all; None where they can."""
-    if not messages:
-        return Refusal("no_messages", "messages is empty: give at least one")
+    """Why these messages cannot be written at all; None where they can, or where there are none."""
     for index, message in enumerate(messages):
         if message.role not in ROLES:
             return Refusal(

@@ -123,6 +123,8 @@ class Subject:
         try:
             return canonical_reply(self.codec, prompt, whole, reply)
         except NotAfterPromptError:
+            if before[-1].role == "assistant":  # the turn before is written in another way once this one is
+                raise NotApplicable from None
             raise Refused("reply_not_after_prompt") from None
         except NotClosedError:
             raise Refused("reply_not_closed") from None
@@ -138,10 +140,11 @@ class Subject:
 
 
 def _appendable(codec: ChatCodec) -> list[str]:
-    """Which of the rarer roles the template takes in mid-conversation."""
+    """Which of the rarer roles the template takes in mid-conversation; "" where it takes nothing at all."""
     user, reply = Message("user", "u"), Message("assistant", "a")
+    nothing = [""] if isinstance(codec.extend([1], []), Encoded) else []
     later = {"system": [user, Message("system", "s")], "assistant": [Message("assistant", "b"), user]}
-    return [
+    return nothing + [
         role
         for role, appended in later.items()
         if not any(key.startswith(role) for key in codec.profile.not_appendable)
