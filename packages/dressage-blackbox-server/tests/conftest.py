@@ -27,7 +27,7 @@ class Run:
 class ScriptedExecutor:
     """Answers ``result`` (or raises it), after ``gate`` opens where one is set."""
 
-    result: ExecResult | Exception = field(default_factory=lambda: ExecResult(0, b"done", b"", False))
+    result: ExecResult | BaseException = field(default_factory=lambda: ExecResult(0, b"done", b"", False))
     gate: asyncio.Event | None = None
     runs: list[Run] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ScriptedExecutor:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        if isinstance(self.result, Exception):
+        if isinstance(self.result, BaseException):
             raise self.result
         return self.result
 

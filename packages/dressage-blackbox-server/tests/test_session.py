@@ -159,3 +159,14 @@ async def test_a_queued_turn_waits_for_a_slot_and_can_be_cancelled_there(open_se
         assert session.get("t1").began is False
     assert executor.runs == []
     assert (await session.turn("t2", "two")).state is TurnState.COMMITTED
+
+
+async def test_an_executor_that_was_cancelled_by_itself_is_infrastructure_and_no_cancelled_turn(
+    open_session, executor
+):
+    executor.result = asyncio.CancelledError()
+    session = open_session()
+    turn = await session.turn("t1", "go")
+    assert (turn.state, turn.outcome) == (TurnState.FAILED, TurnOutcome.INFRASTRUCTURE)
+    executor.result = ExecResult(0, b"done", b"", False)
+    assert (await session.turn("t2", "go")).outcome is TurnOutcome.OK

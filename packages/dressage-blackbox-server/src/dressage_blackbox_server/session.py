@@ -161,7 +161,10 @@ class AgentSession:
         try:
             final = await self._run(turn, prompt)
         except asyncio.CancelledError:
-            final = self._failed(turn, TurnOutcome.CANCELLED, "")
+            task = asyncio.current_task()
+            asked = task is not None and task.cancelling() > 0
+            told = "" if asked else "the executor was cancelled by itself"
+            final = self._failed(turn, TurnOutcome.CANCELLED if asked else TurnOutcome.INFRASTRUCTURE, told)
         except LaunchError as error:
             final = self._failed(turn, TurnOutcome.LAUNCH_FAILED, str(error))
         except Exception as error:  # noqa: BLE001 - whatever an executor raises is recorded, not dropped
