@@ -270,6 +270,23 @@ def test_c28_the_case_as_written_with_the_original_text_kept(toy: ChatCodec) -> 
     assert turn.warnings == ("argument_type: typed: argument n is the text '7.5', not integer",)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        *(("int", "7", 7), ("INTEGER", "7", 7), ("long", "7", 7), ("float", "7.5", 7.5), ("Number", "7", 7)),
+        *(("bool", "True", True), ("str", "7", "7"), ("text", "7", "7"), ("String", "[1]", "[1]")),
+        *(("dict", '{"a": 1}', {"a": 1}), ("list", "[1]", [1]), ("tuple", "(1, 2)", [1, 2])),
+        *((["int", "null"], "null", None), (["int", "str"], "7", "7"), ("any", "7", "7")),
+    ],
+)
+def test_c28_type_names_of_tools_that_were_described_by_hand_are_known(
+    kind: object, text: str, value: object
+) -> None:
+    coerced, warnings = coerce_arguments({"a": text}, {"properties": {"a": {"type": kind}}})
+    assert (coerced, warnings) == ({"a": value}, ())
+    assert type(coerced["a"]) is type(value)
+
+
 @given(st.lists(st.integers(1, 5), max_size=60))
 @settings(max_examples=50)
 def test_c28_every_split_of_the_text_into_ids_parses_the_same(toy: ChatCodec, sizes: list[int]) -> None:

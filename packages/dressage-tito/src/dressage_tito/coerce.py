@@ -5,9 +5,9 @@ becomes that value. Everything else stays as it was written: a string where the 
 it lists its values, and what the string spells is the one that is listed) or names no type (``any`` stays
 text), a spelling that is not exact (``7.5`` or ``020`` for an integer; a warning says so), a value that was
 no string to begin with. Truth values may be spelled in any case, and objects and arrays as Python's literals,
-since models write Python's. A schema names
-its types by ``type`` (with ``nullable``), ``enum``, ``const``, ``properties`` or ``items``, also behind a
-``$ref`` into itself, ``anyOf``, ``oneOf`` and ``allOf``.
+since models write Python's. A schema names its types by ``type`` (in any case, also as ``int``, ``str``,
+``dict``, ``any`` and the like; with ``nullable``), ``enum``, ``const``, ``properties`` or ``items``, also
+behind a ``$ref`` into itself, ``anyOf``, ``oneOf`` and ``allOf``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,21 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _MAX_DIGITS = 4000
 _MAX_DEPTH = 100
 _OTHERS = "additionalProperties"
+_ALIASES = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+    "tuple": "array",
+    "none": "null",
+}
+"""Type names that are no JSON schema's, as tools that are described by hand have them."""
 _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
 Schema = Mapping[str, Any]
 
@@ -150,9 +165,10 @@ def _types(schema: Schema) -> frozenset[str]:
 def _named_types(schema: Schema) -> frozenset[str]:
     declared = schema.get("type")
     if isinstance(declared, str):
-        return frozenset({declared})
+        declared = [declared]
     if isinstance(declared, list):
-        return frozenset(str(name) for name in declared)
+        named = [str(name).lower() for name in declared]
+        return frozenset() if "any" in named else frozenset(_ALIASES.get(name, name) for name in named)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(values, list) and values:
         return frozenset(_TYPE_OF.get(type(value), "null") for value in values)
