@@ -242,9 +242,9 @@ async def test_a_copy_of_the_agent_that_is_given_its_history_is_a_sub_agent(rig,
 
 @pytest.mark.parametrize("text", ["STOP" + " " * 200_000, "STOP " + "a b " * 50_000, "STOP\n" * 50_000])
 def test_whether_a_long_message_begins_a_copy_is_seen_at_once(text):
-    began = time.perf_counter()
+    began = time.process_time()
     assert not forks([user(text)])
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
     assert forks([user("STOP. " + "Read this. " * 10 + "\n\nYou are a forked worker process.")])
 
 

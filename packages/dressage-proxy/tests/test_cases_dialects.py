@@ -343,8 +343,9 @@ async def test_c58_the_same_turn_while_the_first_attempt_runs_gets_the_one_answe
         asyncio.create_task(send(rig, session, dialect, body(dialect, "go", stream=stream)))
         for stream in (True, False)
     ]
+    while not any(made.waiters == 2 for made in rig.proxy.pipeline.attempts.joinable.values()):
+        await asyncio.sleep(0)
     await rig.engine.until_running(1)
-    await asyncio.sleep(0.05)
     await rig.engine.release()
     one, two = await asyncio.gather(*attempts)
     assert one == two

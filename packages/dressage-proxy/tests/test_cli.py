@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -247,11 +246,12 @@ def test_sigterm_lets_a_reply_in_the_making_finish(spawn, toy_folder, tmp_path):
         session = http.post("/sessions", json={"instance_id": "i"}).json()["session_id"]
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
         path = f"/s/{session}/v1/chat/completions"
-        request = http.build_request("POST", path, json=body)
-        while_running = threading.Timer(0.2, served.process.send_signal, [signal.SIGTERM])
-        while_running.start()
-        reply = http.send(request)
-        while_running.join()
+        with ThreadPoolExecutor(1) as threads:
+            replying = threads.submit(http.post, path, json=body)
+            while not http.get("/rollout").json()["in_flight"]:
+                time.sleep(0.01)
+            served.process.send_signal(signal.SIGTERM)
+            reply = replying.result()
         assert reply.status_code == 200
         assert reply.text.endswith("data: [DONE]\n\n")
         assert json.loads(reply.text.split("\n\n")[0].removeprefix("data: "))["choices"]

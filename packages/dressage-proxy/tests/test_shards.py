@@ -15,6 +15,7 @@ from dressage_proxy.session_ids import new_session_id, session_in, shard_of
 from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Peer
+from dressage_proxy.shards.front import _PROBE_PATIENCE_S
 from dressage_segments import audit
 from dressage_store import FilesStore
 from hypothesis import given
@@ -96,7 +97,7 @@ async def given_away(*pieces, close=False):
         if close:
             writer.close()
         try:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(0.5 if close else 10):
                 return await asyncio.shield(taken)
         except TimeoutError:
             return None
@@ -185,14 +186,16 @@ def test_a_killed_shard_starts_again_and_resumes_its_sessions_while_the_others_g
     assert served.http.post("/rollout/resume", json={"version": 3}).json()["version"] == 3
     os.kill(served.ready["shards"][0], signal.SIGKILL)
     spared = next(session for session in sessions if shard_of(session, 2) == 1)
-    started = time.monotonic()
+    crashed = time.monotonic()
     with httpx.Client(timeout=20, trust_env=False) as http:
         text_of(served.chat(spared, "one", said[spared], "two", http=http))
-    assert time.monotonic() - started < 1.0, "another shard's crash is nothing to this session"
+    answered = time.monotonic() - crashed
     for session in sessions:
         if session != spared:
             with httpx.Client(timeout=20, trust_env=False) as http:
                 text_of(served.chat(session, "one", said[session], "two", http=http))
+    back = time.monotonic() - crashed
+    assert answered < back / 2, "another shard's crash is nothing to this session"
     assert served.http.get("/rollout").json() == {
         "state": "running",
         "version": 3,
@@ -266,7 +269,7 @@ def test_planes_on_two_ports_are_apart_and_answer_as_one_process_does(spawn, toy
     os.kill(served.ready["shards"][0], signal.SIGSTOP)
     started = time.monotonic()
     assert served.http.get("/health").status_code == 200, "one shard is no reason to end them all"
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < _PROBE_PATIENCE_S, "it was not waited for"
     os.kill(served.ready["shards"][0], signal.SIGCONT)
     served.http.close()
     assert served.process.stop() == 0
