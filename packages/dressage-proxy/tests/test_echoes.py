@@ -175,7 +175,12 @@ async def test_a_text_that_is_left_of_a_broken_stream_keeps_its_sampled_ids(rig,
 
 
 @pytest.mark.parametrize("thought", [True, False])
-async def test_of_turns_that_said_the_same_the_one_is_meant_that_thought_it(rig, thought):
+@pytest.mark.parametrize(
+    ("lead", "left_out"), [(["It is noon: go"], 1), (["go", "on"], 1), (["Summary"], 2), ([], 2), ([], 4)]
+)
+async def test_of_turns_that_said_the_same_the_one_is_meant_that_was_asked_or_thought_it(
+    rig, thought, lead, left_out
+):
     rig.script(*(f"<think>\nthought {number}\n</think>\n\nDone." for number in range(3)), "end")
     session = await rig.open()
     messages = ["go"]
@@ -184,11 +189,11 @@ async def test_of_turns_that_said_the_same_the_one_is_meant_that_thought_it(rig,
         if not thought:
             said = {"role": "assistant", "content": said["content"]}
         messages += [said, f"on {number}"]
-    await rig.chat(session, "It is noon: go", *messages[1:])
+    await rig.chat(session, *lead, *messages[left_out:])
     tree = rig.tree(session)
     prompt = bytes(np.asarray(rig.engine.requests[-1].input_ids, np.int32))
     used = [prompt.count(bytes(tree.turn(index).output_ids)) for index in range(3)]
-    assert used == ([1, 1, 1] if thought else [0, 0, 3])
+    assert used == {1: [1, 1, 1], 2: [0, 1, 1], 4: [0, 0, 1]}[left_out]
 
 
 async def test_what_a_turn_thought_is_looked_up_once_however_many_said_the_same(rig, monkeypatch):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dressage_segments import TrajectoryTree, Turn
+from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
 
 from dressage_proxy.added import Behind, behind
@@ -26,6 +27,8 @@ from dressage_proxy.replies import returned
 _HANDLE = "dressage-"
 _ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
 """Calls are parsed only where tools are offered."""
+_NEAR = 16
+"""So many messages before an echo tell which of the turns that said the same it is."""
 
 
 @record
@@ -85,11 +88,12 @@ class Echoes:
         message: Message,
         handle: str,
         asked: Callable[[], Sequence[int]] = tuple,
+        before: Sequence[str] = (),
     ) -> Echo | None:
         """The turn that an assistant message is; None for one that was not sampled in this session.
 
-        ``asked`` gives the turns that answered just the messages before it: what is no turn by its call ids,
-        handle or text may still be the beginning of what one of them said.
+        ``before`` are the keys of the messages before it. ``asked`` gives the turns that answered just these:
+        what is no turn by its call ids, handle or text may still be the beginning of what one of them said.
         """
         key = message_key(replace(message, name=""))  # agents sign what was sampled with their own name
         index = self._called(message)
@@ -97,7 +101,8 @@ class Echoes:
         if index is None and handle:
             index = self.handles.get(handle)
         if index is None:
-            index = self._told(tree, codec, message, key) if message.content or message.tool_calls else None
+            said = message.content or message.tool_calls
+            index = self._told(tree, codec, message, key, before) if said else None
             if index is None:
                 index = self._renamed(tree, message, asked)
                 key = key if index is None else tree.turn(index).reply_key
@@ -147,18 +152,33 @@ class Echoes:
                 said.append(returned(parsed, turn.finish_reason, matched, issued))
         return next((one for one in said if message_key(one) == turn.reply_key), said[0] if said else None)
 
-    def _told(self, tree: TrajectoryTree, codec: ChatCodec, message: Message, key: str) -> int | None:
-        """The newest turn that returned a text; of several, the one that thought what the message has."""
-        turns = self.same.get(key, ()) if message.reasoning.strip() else ()
-        thought = _thought_key(message.reasoning) if turns else ""
-        for index in reversed(turns):
-            if index not in self.thoughts:
-                turn = tree.turn(index)
-                parsed = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason)
-                self.thoughts[index] = _thought_key(parsed.reasoning)
-            if self.thoughts[index] == thought:
-                return index
-        return self.texts.get(key)
+    def _told(
+        self, tree: TrajectoryTree, codec: ChatCodec, message: Message, key: str, before: Sequence[str]
+    ) -> int | None:
+        """The turn that returned a text; of several those that thought what the message has, and of these
+        the newest one that answered most of what is before it. Where none answered that, they are taken in
+        their order."""
+        turns = self.same.get(key)
+        if turns is None:
+            return self.texts.get(key)
+        if message.reasoning.strip():
+            thought = _thought_key(message.reasoning)
+            turns = [turn for turn in turns if self._thought(tree, codec, turn) == thought] or turns
+        best, most = turns[-1], -1
+        for turn in reversed(turns):
+            answered = _answered(tree, turn, before)
+            if answered > most:
+                best, most = turn, answered
+            if most >= _NEAR:
+                break
+        return best if most else turns[min(before.count(key), len(turns) - 1)]
+
+    def _thought(self, tree: TrajectoryTree, codec: ChatCodec, index: int) -> str:
+        if index not in self.thoughts:
+            turn = tree.turn(index)
+            parsed = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason)
+            self.thoughts[index] = _thought_key(parsed.reasoning)
+        return self.thoughts[index]
 
     def _renamed(
         self, tree: TrajectoryTree, message: Message, asked: Callable[[], Sequence[int]]
@@ -218,6 +238,20 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
     found = _parsed(codec, turn, low)
     same = found.content.strip() == said.strip() and len(found.tool_calls) == calls
     return low if same else None
+
+
+def _answered(tree: TrajectoryTree, index: int, before: Sequence[str]) -> int:
+    """How many of the last messages before an echo are what a turn answered, :data:`_NEAR` at most."""
+    count = 0
+    while index != ROOT:
+        turn = tree.turn(index)
+        index = turn.parent
+        asked = turn.input_keys if index == ROOT else (tree.turn(index).reply_key, *turn.input_keys)
+        for key in reversed(asked):
+            if count in (_NEAR, len(before)) or before[-1 - count] != key:
+                return count
+            count += 1
+    return count
 
 
 def _thought_key(reasoning: str) -> str:

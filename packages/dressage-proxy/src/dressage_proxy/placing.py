@@ -11,7 +11,7 @@ from dressage_segments import Turn
 from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, message_from_json
 
-from dressage_proxy.added import Addition, Behind, parts
+from dressage_proxy.added import Addition, Behind, Further, grown, joined, parts
 from dressage_proxy.branches import ASIDE
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest
@@ -109,8 +109,12 @@ class _Reader:
             echo = None
             if message.role == "assistant":
                 echo = self._echo(index, message)
+                if echo is not None and echo.by_calls and (first := self._joined(index, message, echo)):
+                    message, echo = first, self._echo(index, first)
                 if echo is not None and echo.behind is not None:
                     message = self._apart(index, message, echo.behind)
+                if echo is None and isinstance(self.raw[index], Addition):
+                    message = self._grown(index, message)
                 if echo is not None and any(call.id not in self._known for call in message.tool_calls[:1]):
                     message = as_issued(message, self._session.tree.turn(echo.turn)) or message
             elif message.role == "tool" and message.tool_call_id not in self._known:
@@ -124,7 +128,7 @@ class _Reader:
         try:
             return read_message(self.raw[index], index)
         except RequestError:
-            added = sum(isinstance(before, Addition) for before in self.raw[:index])
+            added = sum(isinstance(before, Addition | Further) for before in self.raw[:index])
             return read_message(self.raw[index], index - added)
 
     @property
@@ -138,13 +142,50 @@ class _Reader:
     def _apart(self, index: int, message: Message, found: Behind) -> Message:
         """An assistant message as the turn that it begins with; what was put behind that comes next."""
         self._added[message.content] = found
-        two = parts(self.raw[index], found)
+        self._put(index, parts(self.raw[index], found))
+        return replace(message, content=found.told)
+
+    def _joined(self, index: int, message: Message, echo: Echo) -> Message | None:
+        """What comes before a turn of calls in its message, where that turn followed just that: it comes next
+        then."""
+        tree = self._session.tree
+        turn = tree.turn(echo.turn)
+        if turn.parent == ROOT or turn.input_keys:
+            return None
+        found = joined(self._codec, tree.turn(turn.parent), turn, message)
+        if found is None:
+            return None
+        raw = {name: value for name, value in self.raw[index].items() if name != "tool_calls"}
+        calls = Further(role="assistant", content=found[1], tool_calls=self.raw[index]["tool_calls"])
+        self._put(index, [{**raw, "content": found[0]}, calls])
+        return replace(message, content=found[0], tool_calls=())
+
+    def _grown(self, index: int, message: Message) -> Message:
+        """What was put behind a turn as it was put there before, where another turn answered that and comes
+        next; else as it is."""
+        parent, new = _asked_after(self._session, _salted(self._thread, self.keys), self.tools_hash)
+        turns = [
+            turn
+            for turn in self._session.tree.turns
+            if (turn.parent, turn.tools_hash) == (parent, self.tools_hash)
+            and turn.input_keys[:-1] == new
+            and len(turn.input_keys) == len(new) + 1
+        ]
+        at = grown(self._codec, turns, message.content) if turns else None
+        if at is None:
+            return message
+        told = message.content[:at].rstrip()
+        first = Addition(Behind("", told, self.raw[index].restored))
+        self._put(index, [first, Further(role="assistant", content=message.content[at:])])
+        return replace(message, content=told)
+
+    def _put(self, index: int, two: Sequence[Mapping[str, Any]]) -> None:
+        """Messages in the place of one; what it carried stays with the first."""
         further = len(two) - 1
         handles = {at + further * (at > index): handle for at, handle in self.read.handles.items()}
         kept = [*self.read.raw[:index], *two, *self.read.raw[index + 1 :]]
         self.read = replace(self.read, raw=kept, handles=handles)
         self.raw = [*self.raw[:index], *two, *self.raw[index + 1 :]]
-        return replace(message, content=found.told)
 
     def _answer(self, index: int, message: Message) -> Message:
         """A result under the id that its call was handed out with."""
@@ -210,22 +251,26 @@ def _asked_before(session: Session, keys: Sequence[str], tools_hash: str) -> boo
     )
 
 
+def _asked_after(session: Session, keys: Sequence[str], tools_hash: str) -> tuple[int, tuple[str, ...]]:
+    """The turn that messages go on from, ROOT for none, and the keys of those beyond its walk."""
+    match = session.tree.match(keys, tools_hash)
+    return (ROOT, tuple(keys)) if match is None else (match.index, tuple(keys[match.matched :]))
+
+
 def echo_of(
     session: Session, codec: ChatCodec, handle: str, message: Message, before: Sequence[str], tools_hash: str
 ) -> Echo | None:
     """The turn that an assistant message is."""
 
     def asked() -> list[int]:
-        match = session.tree.match(before, tools_hash)
-        new = tuple(before if match is None else before[match.matched :])
-        parent = ROOT if match is None else match.index
+        parent, new = _asked_after(session, before, tools_hash)
         return [
             turn.index
             for turn in reversed(session.tree.turns)
             if (turn.parent, turn.input_keys, turn.tools_hash) == (parent, new, tools_hash)
         ]
 
-    return session.echoes.find(session.tree, codec, message, handle, asked)
+    return session.echoes.find(session.tree, codec, message, handle, asked, before)
 
 
 def read_message(raw: Any, index: int) -> Message:
