@@ -6,6 +6,7 @@ import json
 import openai
 import pytest
 from dressage_proxy.engine.scripted import Fault
+from dressage_store import StoreFullError
 
 
 async def collected(stream):
@@ -142,12 +143,12 @@ async def test_an_error_after_the_first_comment_ends_the_stream_with_an_error_ev
     session = await rig.open()
 
     def refuse(*_):
-        raise OSError("no space left")
+        raise StoreFullError("/where/the/store/is: No space left on device")
 
     rig.proxy.pipeline.committer.sink = type("Sink", (), {"append": staticmethod(refuse)})()
     with pytest.raises(openai.APIError) as caught:
         await collected(await rig.chat(session, "hi", stream=True))
-    assert "no space left" in caught.value.message
+    assert "the store failed" in caught.value.message
 
 
 @pytest.mark.parametrize("stuck", ["http.response.start", "http.response.body"])
@@ -187,12 +188,12 @@ async def test_a_comment_that_its_client_is_slow_to_take_is_whole_before_the_rep
     assert not (await rig.end(session)).lost_tokens
 
 
-async def test_a_store_that_fails_is_a_503_and_the_session_goes_on(rig, monkeypatch):
+async def test_a_store_that_fails_is_a_503_and_the_session_goes_on(rig, monkeypatch, caplog):
     session = await rig.open()
     good = rig.proxy.pipeline.committer.sink
 
     def refuse(*_):
-        raise OSError("no space left")
+        raise StoreFullError("/where/the/store/is: No space left on device")
 
     monkeypatch.setattr(
         rig.proxy.pipeline.committer, "sink", type("Sink", (), {"append": staticmethod(refuse)})()
@@ -200,6 +201,10 @@ async def test_a_store_that_fails_is_a_503_and_the_session_goes_on(rig, monkeypa
     with pytest.raises(openai.InternalServerError) as caught:
         await rig.chat(session, "hi")
     assert (caught.value.status_code, caught.value.code) == (503, "store_failed")
+    assert "/where" not in caught.value.message, "an agent need not know where the store is"
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "/where/the/store/is" in line.getMessage()
+    assert not line.exc_info, "on a full disk every call fails: a line is enough"
     monkeypatch.setattr(rig.proxy.pipeline.committer, "sink", good)
     await rig.chat(session, "hi")
     assert len((await rig.end(session)).segments) == 1

@@ -28,7 +28,7 @@ from dressage_proxy.controller import Controller
 from dressage_proxy.dataplane import DataPlane
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.errors import RequestError, UnauthorizedError
-from dressage_proxy.gate import GATE_FILE, GateFile
+from dressage_proxy.gate import GATE_FILE, GateFile, GateState
 from dressage_proxy.generation import Generator
 from dressage_proxy.guard import CHALLENGE, Guard
 from dressage_proxy.hooks import Hooks, ToolHook
@@ -81,14 +81,14 @@ class Proxy:
         sessions = Sessions(config, store, pipeline, controller, metrics)
         return cls(config, store, engines, controller, pipeline, sessions, metrics)
 
-    async def start(self) -> None:
-        """Open the engine pools and resume what the store has; what was paused still is. Raises ConfigError
-        where that cannot be told."""
+    async def start(self, whole: GateState | None = None) -> None:
+        """Open the engine pools and resume what the store has; what was paused still is. ``whole`` is what
+        all processes were told of which this is one. Raises ConfigError where that cannot be read."""
         # What a codec finds out about its tokenizer at its first text takes a good part of a second.
         self.pipeline.codec.start([Message("user", "hello")])
         await self.engines.start()
         resumed = self.sessions.recover()
-        self.controller.recover(self.sessions)
+        self.controller.recover(self.sessions, whole)
         if self.controller.state.paused:
             log.warning("paused, as it was before: model calls wait for POST /rollout/resume")
         if resumed:
@@ -177,9 +177,9 @@ class CombinedApp:
 
 
 @asynccontextmanager
-async def running(proxy: Proxy) -> AsyncIterator[Proxy]:
-    """Start a proxy and close it after."""
-    await proxy.start()
+async def running(proxy: Proxy, whole: GateState | None = None) -> AsyncIterator[Proxy]:
+    """Start a proxy and close it after. ``whole``: see :meth:`Proxy.start`."""
+    await proxy.start(whole)
     expiring = asyncio.create_task(_expire(proxy))
     try:
         yield proxy

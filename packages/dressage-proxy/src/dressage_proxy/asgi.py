@@ -34,8 +34,12 @@ def as_request_error(error: Exception) -> RequestError:
     if isinstance(error, RecursionError):
         return RequestError("the request is nested too deeply", code="too_deep")
     if isinstance(error, OSError | StoreError):
-        log.exception("the store failed")
-        return RequestError(f"the store failed: {error}", code="store_failed", status=503, retry_after_s=5)
+        # A line, and not where it happened: on a full disk every call comes here, and the log may be on it.
+        log.error("the store failed: %s", error)
+        log.debug("it failed here:", exc_info=error)
+        # Not to be told to an agent: where the store is.
+        text = "the store failed: the reply could not be kept"
+        return RequestError(text, code="store_failed", status=503, retry_after_s=5)
     log.exception("a request failed")
     return RequestError("the proxy failed, see its log", code="internal_error", status=500)
 

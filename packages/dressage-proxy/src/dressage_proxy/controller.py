@@ -84,15 +84,13 @@ class Controller:
         """What is paused, and the weight version last announced by ``resume``, or -1."""
         return self._state
 
-    def recover(self, sessions: Container[str]) -> None:
-        """Go on as it was left, with those of the paused sessions that are still there. Raises ConfigError
-        where the file does not tell."""
+    def recover(self, sessions: Container[str], whole: GateState | None = None) -> None:
+        """Go on as it was left, with those of the paused sessions that are still there; one process of
+        several goes by what they were told as a ``whole``. Raises ConfigError for a file that is damaged."""
         if self._file is not None:
             self._state = self._file.read().only(sessions)
-
-    def join(self, whole: GateState) -> None:
-        """Be one process of several, which were told this before it started."""
-        self._state = self._state.within(whole)
+        if whole is not None:
+            self._state = self._state.within(whole)
 
     @property
     def in_flight(self) -> int:

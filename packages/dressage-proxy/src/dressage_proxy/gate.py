@@ -87,9 +87,9 @@ class GateFile:
                 if self._fsync:
                     os.fsync(file.fileno())
             whole.replace(self._path)
-        except OSError:
+        except OSError as error:
             whole.unlink(missing_ok=True)
-            raise
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
         if self._fsync:
             _sync(self._path.parent)
 

@@ -79,8 +79,7 @@ async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str, state: Gat
     """Serve until SIGTERM, or until the parent is gone. ``state`` is what all shards were told before."""
     stop = stop_at_signals()
     limit = proxy.config.max_body_bytes
-    async with running(proxy):
-        proxy.controller.join(state)
+    async with running(proxy, state):
         peers = [Peer(place.socket_of(shard), limit) for shard in range(place.count)]
         front = Peer(place.folder / FRONT, limit)
         handed = CombinedApp(proxy.data_app(), None)
