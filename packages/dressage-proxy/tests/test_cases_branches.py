@@ -103,6 +103,16 @@ VOLATILE = {
     "nonce": ("x-vendor-billing: v=1; nonce=aa01;\nBe good.", "x-vendor-billing: v=1; nonce=bb02;\nBe good."),
     "midnight": ("Today: Mon\nBe good.", "Today: Tue\nBe good."),
     "date": ("Today's date is 2026-01-01\nBe good.", "Today's date is 2026-01-02\nBe good."),
+    "nonce in other letters": ("X-Vendor-Trace-Id: a1", "X-Vendor-Trace-Id: b2"),
+    "clock": ("Current time: 10:01", "Current time: 10:02"),
+    "clock in words": ("The current time is 10:01 AM UTC.\nGo.", "The current time is 10:02 AM UTC.\nGo."),
+    "stamp": ("Current datetime: 2026-01-02T10:01:02Z", "Current datetime: 2026-01-02T10:03:04Z"),
+    "zone": ("Current date (UTC): 2026-01-02", "Current date (UTC): 2026-01-03"),
+    "bare": ("Timestamp: 1767340800", "Timestamp: 1767340861"),
+    "several lines": (
+        "x-v-billing: 1\nToday: Mon\n\nCurrent time: 23:59\nBe good.",
+        "x-v-billing: 2\nToday: Tue\n\nCurrent time: 00:01\nBe good.",
+    ),
 }
 
 
@@ -127,6 +137,8 @@ async def test_c21_volatile_lines_at_the_start_of_a_system_block_are_pinned_to_t
         (system("Today you plan."), system("Today you write.")),
         (system("Today: 3 bugs"), system("Today: 4 bugs")),
         (system("x-vendor: nonce=1"), system("x-vendor: nonce=2")),
+        (system("Time: 10 minutes"), system("Time: 20 minutes")),
+        (system("Today: Mon\nBe good.\nToday: Mon"), system("Today: Mon\nBe good.\nToday: Tue")),
         (user("Today: Mon"), user("Today: Tue")),
         (user("x-vendor-billing: nonce=1"), user("x-vendor-billing: nonce=2")),
     ],
@@ -139,6 +151,13 @@ async def test_c21_any_other_change_still_cuts_and_user_text_is_untouched(rig, b
     assert before["content"] in prompts[0]
     assert after["content"] in prompts[1]
     assert len((await rig.end(session)).segments) == 2
+
+
+async def test_c21_lines_that_tell_different_things_do_not_take_each_others_values(rig):
+    session = await rig.open()
+    await rig.chat(session, system("Today: Mon\nYou plan."), "go")
+    await rig.chat(session, system("Current time: 10:01\nYou help."), "go")
+    assert "Current time: 10:01\nYou help." in rig.codec.decode(rig.engine.requests[-1].input_ids)
 
 
 async def test_c21_the_pinned_value_survives_a_restart(rig, make_rig):

@@ -1,9 +1,9 @@
-"""Blocks of a system prompt that change from request to request and mean nothing to the model.
+"""Lines of a system prompt that change from request to request and mean nothing to the model.
 
-Each pattern is anchored at the start of a text block of a system or developer message. The first value that a
-session sends is kept for all its requests, so that the prompt's ids stay the same; a message in
-mid-conversation has a first value of its own place, since a later one there is news. The same words anywhere
-else, and any other change, are left alone.
+Each pattern is anchored at the start of a text block of a system or developer message, or of a line behind
+one that another pattern took. The first value that a session sends is kept for all its requests, so that the
+prompt's ids stay the same; a message in mid-conversation has a first value of its own place, since a later
+one there is news. The same words anywhere else, and any other change, are left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MONTH = (
     r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
 )
 _FIRST = (
-    rf"(?:{_DAY}|{_MONTH}|\d{{1,4}}[-/:.]\d[\w:/+.-]*|\d{{4}}"
+    rf"(?:{_DAY}|{_MONTH}|\d{{1,4}}[-/:.]\d[\w:/+.-]*|\d{{4}}|\d{{10,13}}"
     rf"|\d{{1,2}}(?:st|nd|rd|th)?\.?(?: of)? (?:{_MONTH}|may))\b"
 )
 _NEXT = (
@@ -26,13 +26,22 @@ _NEXT = (
 )
 _DATE = rf"(?:the )?{_FIRST}(?:[ ,.;()\u2013-]+{_NEXT})*[.)]*"
 """A date or a time and nothing else: what follows in the same line may be news."""
+_CLOCK = (
+    r"Today(?:['\u2019]s date)?|It is (?:now|currently)|(?:date|time|datetime|timestamp|now)(?=:)"
+    r"|(?:The )?current (?:(?:local|system|utc) )?"
+    r"(?:date(?: ?(?:and|&|/)? ?time)?|time(?: ?(?:and|&|/) ?date)?|timestamp|day)"
+)
+_ZONE = r"(?: \([a-z0-9_/+: -]{1,32}\))?"
 
 VOLATILE: Mapping[str, re.Pattern[str]] = {
-    "billing": re.compile(r"x-[a-z0-9-]*billing[a-z0-9-]*[: ][^\n]*"),
-    "date": re.compile(
-        r"(?:Today(?:['\u2019]s date)?|(?:The )?current date(?: and time)?)(?: is)?:? " + _DATE, re.IGNORECASE
+    "billing": re.compile(
+        r"(?P<label>x-[a-z0-9-]*(?:billing|telemetry|attribution|nonce|trace|request-id)[a-z0-9-]*)"
+        r"[: ][^\n]*",
+        re.IGNORECASE,
     ),
+    "date": re.compile(rf"(?P<label>{_CLOCK}){_ZONE}(?: is)?:? {_DATE}", re.IGNORECASE),
 }
+_GAP = re.compile(r"\s*")
 
 
 def pin_volatile(pinned: MutableMapping[str, str], raw: Sequence[Any]) -> list[Any]:
@@ -66,8 +75,22 @@ def _block(pinned: MutableMapping[str, str], block: Any, place: str) -> Any:
 
 
 def _text(pinned: MutableMapping[str, str], text: str, place: str) -> str:
-    for name, pattern in VOLATILE.items():
-        found = pattern.match(text)
-        if found:
-            return pinned.setdefault(name + place, found.group()) + text[found.end() :]
-    return text
+    kept, at = "", 0
+    while True:
+        start = _match(_GAP, text, at).end()
+        if at and "\n" not in text[at:start]:  # what follows in the same line may be news
+            break
+        named = ((name, pattern.match(text, start)) for name, pattern in VOLATILE.items())
+        name, found = next(((name, found) for name, found in named if found), ("", None))
+        if found is None:
+            break
+        label = " ".join(found["label"].casefold().split())
+        kept += text[at:start] + pinned.setdefault(f"{name}:{label}{place}", found.group())
+        at = found.end()
+    return kept + text[at:]
+
+
+def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
+    found = pattern.match(text, at)
+    assert found is not None  # it matches nothing too
+    return found
