@@ -19,7 +19,7 @@ from dressage_sandbox import BubblewrapProvider, BubblewrapSandbox, SandboxSpec
 from dressage_sandbox.cgroups import detect
 
 PR_SET_CHILD_SUBREAPER = 36
-PATIENCE_S = 3.0
+PATIENCE_S = 15.0
 
 
 def _descendants(foreign: set[int]) -> list[str]:

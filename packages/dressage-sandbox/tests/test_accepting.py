@@ -24,7 +24,7 @@ class Holding(Accepting):
 
 
 async def settled(server: Holding, held: int, served: int) -> None:
-    async with asyncio.timeout(3.0):
+    async with asyncio.timeout(20):
         while (server.held, server.served) != (held, served):
             await asyncio.sleep(0.005)
 

@@ -158,7 +158,8 @@ async def test_a_create_that_fails_or_is_cancelled_gives_its_place_back(provider
     with pytest.raises(InvalidSpec):
         await pool.create(SandboxSpec(workdir="/usr"))
     creating = asyncio.ensure_future(pool.create(SandboxSpec(env={"A": "1"})))
-    await asyncio.sleep(0.002)
+    while pool.leased == 0:
+        await asyncio.sleep(0)
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await creating

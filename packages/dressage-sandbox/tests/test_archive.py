@@ -173,15 +173,16 @@ async def test_a_holder_that_is_cancelled_as_its_heartbeat_ends_is_cancelled(box
 async def test_a_heartbeat_that_failed_is_told_at_the_end(
     box: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = box.renew, []
+    real, calls, asked_twice = box.renew, [], asyncio.Event()
 
     async def renew(ttl_s: float) -> None:
         calls.append(ttl_s)
         if len(calls) > 1:
+            asked_twice.set()
             raise SandboxError("the provider does not answer")
         await real(ttl_s)
 
     monkeypatch.setattr(box, "renew", renew)
     with pytest.raises(SandboxError, match="does not answer"):
         async with kept_alive(box, 0.03):
-            await asyncio.sleep(0.1)
+            await asked_twice.wait()

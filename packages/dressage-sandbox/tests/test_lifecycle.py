@@ -138,7 +138,7 @@ def test_an_owner_that_exits_or_is_interrupted_without_closing_leaves_no_process
     assert owner.stdout.readline().startswith(b"sb-")
     if how == "wait":
         owner.send_signal(signal.SIGINT)
-    owner.wait(timeout=5)
+    owner.wait(timeout=30)
     owner.stdout.close()
     wait_until(lambda: descendants() == [], f"survivors: {descendants()}")
     Records(runtime_dir).reap()
@@ -182,7 +182,7 @@ def test_a_sandbox_that_cannot_see_its_owners_end_is_reaped(
     assert start_time(record.pid) == record.started
     assert Records(runtime_dir).reap() == [record.id]
     assert start_time(record.pid) is None
-    give_up = time.monotonic() + 2
+    give_up = time.monotonic() + 15
     while leftovers() != [] and time.monotonic() < give_up:
         time.sleep(0.01)
     assert leftovers() == []
@@ -191,16 +191,16 @@ def test_a_sandbox_that_cannot_see_its_owners_end_is_reaped(
 async def test_the_reaper_ends_what_a_hanging_owner_left_beyond_its_time_and_nothing_before(
     provider: BubblewrapProvider, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box = await provider.create(SandboxSpec(ttl_s=0.4))
+    box = await provider.create(SandboxSpec(ttl_s=2.0))
     other = await provider.create(SandboxSpec(ttl_s=60))
     running = asyncio.ensure_future(box.run(["sleep", "60"]))
     await other.run(["true"])
     monkeypatch.setattr("dressage_sandbox.owners.OVERDUE_S", 0.1)
     assert Records(runtime_dir).reap() == []  # in time
     assert start_time(box.pid) is not None
-    time.sleep(0.6)  # noqa: ASYNC251 - the owner hangs: its own loop does not run
+    time.sleep(2.2)  # noqa: ASYNC251 - the owner hangs: its own loop does not run
     assert Records(runtime_dir).reap() == []  # the record is the owner's to remove
-    give_up = time.monotonic() + 2
+    give_up = time.monotonic() + 15
     while start_time(box.pid) is not None and time.monotonic() < give_up:
         time.sleep(0.01)  # noqa: ASYNC251
     assert start_time(box.pid) is None
@@ -213,9 +213,9 @@ async def test_a_heartbeat_moves_the_reapers_time_on_too(
     provider: BubblewrapProvider, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dressage_sandbox.owners.OVERDUE_S", 0.0)
-    box = await provider.create(SandboxSpec(ttl_s=0.3))
+    box = await provider.create(SandboxSpec(ttl_s=1.0))
     await box.renew(60)
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(1.1)
     Records(runtime_dir).reap()
     assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
 

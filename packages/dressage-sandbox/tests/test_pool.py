@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +10,14 @@ import pytest
 from dressage_sandbox import BubblewrapProvider, InvalidSpec, Mount, PooledProvider, SandboxError, SandboxSpec
 
 
-@pytest.mark.alone
 async def test_a_warm_sandbox_is_handed_out_at_once_and_never_again(provider: BubblewrapProvider) -> None:
     spec = SandboxSpec(env={"A": "1"})
     pool = PooledProvider(provider, spec, 3)
     await pool.fill()
     assert pool.ready == 3
-    started = time.perf_counter()
+    warm = set(provider.live())
     first = await pool.create(replace(spec, owner="me", ttl_s=60))
-    assert time.perf_counter() - started < 0.05
+    assert first.id in warm
     assert first.record.label == "me"
     await first.write("x", b"1")
     await first.terminate()
@@ -78,10 +76,10 @@ async def test_forks_of_one_snapshot_are_kept_ready(provider: BubblewrapProvider
 
 
 async def test_the_time_to_live_begins_with_the_lease(provider: BubblewrapProvider) -> None:
-    spec = SandboxSpec(ttl_s=0.3)
+    spec = SandboxSpec(ttl_s=2.0)
     pool = PooledProvider(provider, spec, 1)
     await pool.fill()
-    await asyncio.sleep(0.4)  # longer than the time to live
+    await asyncio.sleep(2.1)  # longer than the time to live
     box = await pool.create(spec)
     assert (await box.run(["echo", "ok"])).stdout == b"ok\n"
     with pytest.raises(ConnectionError, match="time to live"):
@@ -92,7 +90,8 @@ async def test_the_time_to_live_begins_with_the_lease(provider: BubblewrapProvid
 async def test_a_closed_pool_serves_no_one_and_leaves_nothing(provider: BubblewrapProvider) -> None:
     pool = PooledProvider(provider, SandboxSpec(), 4)
     filling = asyncio.ensure_future(pool.fill())
-    await asyncio.sleep(0.02)
+    while not pool._tasks:
+        await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(SandboxError):
         await filling

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -121,10 +120,10 @@ async def test_terminate_drops_open_connections(provider: BubblewrapProvider) ->
     box = await provider.create(SandboxSpec(relay=address_of(server)))
     hold = "import socket, time; s = socket.create_connection(('127.0.0.1', 8800)); time.sleep(60)"
     holding = asyncio.ensure_future(box.run(["python3", "-c", hold]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await connected.wait()
     await box.terminate()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(15):
         await ended.wait()
     with pytest.raises(ConnectionError):
         await holding
@@ -144,21 +143,20 @@ async def test_a_round_trip_through_the_relay_is_short(provider: BubblewrapProvi
         "s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)\n"
         "for _ in range(200):\n"
         "    t = time.perf_counter(); s.sendall(b'x'); s.recv(1); times.append(time.perf_counter() - t)\n"
-        "print(sorted(times)[100])"
+        "print(sorted(times)[20])"
     )
-    median = float((await box.run(["python3", "-c", measure])).stdout)
+    short = float((await box.run(["python3", "-c", measure])).stdout)
     server.close()
-    assert median < 0.01  # 0.2 ms on a quiet machine; a bound that only a stall would miss
+    # 0.2 ms on a quiet machine. A stall in the relay is in each trip; a busy machine leaves some alone.
+    assert short < 0.01
 
 
-@pytest.mark.alone
 async def test_without_a_relay_nothing_listens_inside(provider: BubblewrapProvider) -> None:
     box = await provider.create(SandboxSpec())
     assert box.relay_url is None
-    connect = "import socket; socket.create_connection(('127.0.0.1', 8800), 1)"
-    started = time.monotonic()
-    assert (await box.run(["python3", "-c", connect])).exit_code == 1
-    assert time.monotonic() - started < 1
+    connect = "import socket; socket.create_connection(('127.0.0.1', 8800), 30)"
+    result = await box.run(["python3", "-c", connect])
+    assert b"ConnectionRefusedError" in result.stderr  # at once, and no time-out
 
 
 @pytest.mark.parametrize(
