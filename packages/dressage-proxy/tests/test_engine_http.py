@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gc
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -104,6 +105,34 @@ async def test_a_request_is_whole_and_its_connection_is_kept() -> None:
     assert head.startswith(b"POST /base/generate HTTP/1.1\r\n")
     assert b"\r\nContent-Type: application/json\r\n" in head
     assert f"Host: {url.removeprefix('http://')}".encode() in head
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux alone")
+def test_a_machine_that_is_gone_is_found_out() -> None:
+    async def options() -> list[int]:
+        server = Server()
+
+        async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+            writer.write(OK)
+
+        async with server.serving(answer) as url:
+            pool = HttpPool(timeout_s=5, connect_s=5)
+            exchange = await pool.begin(url, "/x", [b"{}"])
+            (connection,) = pool._open
+            sock = connection._transport.get_extra_info("socket")
+            found = [
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+            ]
+            await exchange.reply()
+            pool.close()
+            return found
+
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            alive, timeout_ms = runner.run(options())
+        assert alive
+        assert 0 < timeout_ms <= 60_000
 
 
 async def test_requests_at_once_have_connections_of_their_own() -> None:

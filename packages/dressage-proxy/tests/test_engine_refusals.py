@@ -294,6 +294,28 @@ def test_trouble_at_an_engine_is_a_line_now_and_then_with_how_often_it_was(caplo
     ]
 
 
+async def test_an_engine_that_hangs_keeps_nobody_who_gives_up_on_it(make_rig):
+    """Its aborts hang, too: they are asked on without who waits."""
+    hung = asyncio.Event()
+
+    class Hanging(ScriptedEngine):
+        async def __call__(self, scope, receive, send):
+            if scope["path"] == "/abort_request":
+                await hung.wait()
+            await super().__call__(scope, receive, send)
+
+    rig = await make_rig(engine=Hanging())
+    rig.engine.hold_after = 1
+    session = await rig.open()
+    reply = asyncio.create_task(rig.post(session, asking(ROUTES[0])))
+    await rig.engine.until_running(1)
+    async with asyncio.timeout(6):
+        assert (await rig.http.delete(f"/sessions/{session}")).status_code == 204
+    assert (await reply).status_code == 410
+    assert rig.proxy.controller.in_flight == 0
+    hung.set()
+
+
 async def test_a_passing_failure_says_in_the_log_at_which_engine(make_rig, caplog):
     rig = await make_rig(engine=Refusing((503, "busy"), (503, "busy")))
     await asyncio.gather(*[rig.chat(await rig.open(), "hi") for _ in range(2)])

@@ -162,7 +162,7 @@ class PassingEngineError(EngineError):
 
     def after(self, tries: int) -> EngineError:
         """What the agent is told once there were so many tries."""
-        counted = f"{self.message} ({tries} tries)"
+        counted = f"{self.message} ({tries} tries)" if tries > 1 else self.message
         return EngineError(counted, code=self.code, status=self.status, retry_after_s=5)
 
 

@@ -220,7 +220,7 @@ class Generator:
                     raise
                 except PassingEngineError as error:
                     if error.lost:
-                        await self._engines.abort(engine, rid)
+                        await self._engines.abort_within(engine, rid, _REPEAT_ABORT_S)
                     raise
                 # Still in flight: a cancellation on the way out must find the tokens in the reply.
                 return self._keep(reply, result, asked, engine)
@@ -261,7 +261,7 @@ class Generator:
         deadline = asyncio.get_running_loop().time() + _DRAIN_S
         while not running.ended and asyncio.get_running_loop().time() < deadline:
             # Again and again: an abort that overtakes its own request finds nothing to abort.
-            await self._engines.abort(engine, call.rid)
+            await self._engines.abort_within(engine, call.rid, _REPEAT_ABORT_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_REPEAT_ABORT_S):
                     await running.wait()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import ssl
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,15 @@ from dressage_proxy.records import record
 
 _IDLE_S = 60.0
 _TEMPORARY = range(100, 200)
+_ALIVE = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 20),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 10),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 50_000),
+)
+"""A machine that is gone says nothing: a call that waits for an engine there ends in less than a minute, and
+not only once a whole reply took too long. By name, since not every system has them all."""
 
 
 class ConnectError(ConnectionError):
@@ -203,6 +213,10 @@ class _Connection(asyncio.Protocol):
         """asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self._open.add(self)
+        sock = transport.get_extra_info("socket")
+        for level, name, value in _ALIVE:
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(level, option, value)
 
     def data_received(self, data: bytes) -> None:
         """asyncio.Protocol."""

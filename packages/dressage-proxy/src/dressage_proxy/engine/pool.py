@@ -58,6 +58,7 @@ class EnginePool:
         self._labels = Labels()
         self._complaints = Complaints(time.monotonic)
         self._tasks: list[asyncio.Task[None]] = []
+        self._aborting: set[asyncio.Task[bool]] = set()
         for url in options.urls:
             self._book.add(url)
 
@@ -76,9 +77,10 @@ class EnginePool:
 
     async def close(self) -> None:
         """Stop watching and close the connections."""
-        for task in self._tasks:
+        going_on = [*self._tasks, *self._aborting]
+        for task in going_on:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*going_on, return_exceptions=True)
         self._tasks.clear()
         await self._client.close()
 
@@ -154,6 +156,14 @@ class EnginePool:
     async def abort(self, engine: str, rid: str) -> bool:
         """Ask an engine to abort a call. False when it did not take the request."""
         return await self._client.abort(engine, rid)
+
+    async def abort_within(self, engine: str, rid: str, timeout_s: float) -> None:
+        """As :meth:`abort`, but who asks waits no longer than that: an engine that hangs, or whose machine is
+        gone, is asked on without them."""
+        asking = asyncio.create_task(self.abort(engine, rid))
+        self._aborting.add(asking)
+        asking.add_done_callback(self._aborting.discard)
+        await asyncio.wait({asking}, timeout=timeout_s)
 
     async def healthy(self) -> Mapping[str, bool]:
         """Which engines answer /health now."""
