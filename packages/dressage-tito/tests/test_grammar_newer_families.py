@@ -108,6 +108,23 @@ def test_minimax_m3_s_elements_are_objects_and_lists_typed_by_the_schema(parse: 
     assert (turn.content, turn.warnings) == ("Look.", ())
 
 
+def test_minimax_m3_s_elements_may_stand_on_lines_of_their_own(parse: Parse) -> None:
+    inner = f"\n{_element('s', ' x ')}\n{_element('l', f' {M3}<item>1{M3}</item>{chr(10)}')}\n"
+    turn = parse("minimax_m3", _m3(_invoke("f", inner), _invoke("g", "\n")), reasoning_tags=M3_TAGS)
+    assert _calls(turn) == [("f", {"s": " x ", "l": [1]}), ("g", {})]
+    assert (turn.content, turn.warnings) == ("", ())
+    for blank in ("", "\n", " \n "):
+        turn = parse("minimax_m3", _m3(_invoke("f", _element("s", blank))), reasoning_tags=M3_TAGS)
+        assert _calls(turn) == [("f", {"s": blank})]
+
+
+def test_kimi_k3_s_names_of_arguments_are_as_they_were_before_the_template_wrote_them(parse: Parse) -> None:
+    argument = '<|open|>argument key="a&amp;b &quot;<c>&quot; &amp;lt;" type="string"<|sep|>x &amp; y'
+    call = f'<|open|>call tool="f" index="1"<|sep|>{argument}<|close|>argument<|sep|><|close|>call<|sep|>'
+    text = f"<|open|>tools<|sep|>{call}<|close|>tools<|sep|>"
+    assert _calls(parse("kimi_k3", text)) == [("f", {'a&b "<c>" &lt;': "x &amp; y"})]
+
+
 @pytest.mark.parametrize(
     "inner",
     [
@@ -168,6 +185,8 @@ def test_minicpm5_wraps_odd_text_in_cdata(parse: Parse) -> None:
         ("<![CDATA[a < b\n&]]>", "a < b\n&"),
         ("<![CDATA[no end", "<![CDATA[no end"),
         ("<![CDATA[]]>", ""),
+        ("\n<![CDATA[a &lt; b]]>\n", "a &lt; b"),
+        ("a &lt; b &amp;amp; &quot;c&quot; &#65; &nope; &", 'a < b &amp; "c" &#65; &nope; &'),
     ):
         text = f'<function name="f"><param name="s">{written}</param></function>'
         assert _calls(parse("minicpm5", text)) == [("f", {"s": value})]

@@ -44,14 +44,21 @@ class _Invoke(SectionFinder):
         head = self.head.match(self.text, position)
         if head is None:
             return position
-        read = self._parameters.read(head.end(), parameter_names(self.context.schemas.get(head["name"])))
+        name = self.attribute(head["name"])
+        read = self._parameters.read(head.end(), parameter_names(self.context.schemas.get(name)))
         if isinstance(read, int):
             return read
         parameters = [
-            RawParameter(opening["key"], text, self._is_json(opening)) for opening, text in read.found
+            RawParameter(self.attribute(opening["key"]), text, self._is_json(opening))
+            for opening, text in read.found
         ]
-        call, odd = call_of_texts("", head["name"], parameters, self.context.schemas)
+        call, odd = call_of_texts("", name, parameters, self.context.schemas)
         return call, [*read.warnings, *odd], read.end
+
+    @staticmethod
+    def attribute(text: str) -> str:
+        """A name as it was meant, from what stands in its quotes."""
+        return text
 
     @staticmethod
     def _is_json(opening: re.Match[str]) -> bool:
@@ -95,8 +102,13 @@ class _KimiK3(_Invoke):
     inner: ClassVar[str] = '<|open|>call tool="'
     close: ClassVar[str] = "<|close|>call<|sep|>"
     head: ClassVar[re.Pattern[str]] = re.compile(r'(?P<name>[^"<>\n]+)"(?: index="[0-9]+")?<\|sep\|>')
-    parameter: ClassVar[str] = r'<\|open\|>argument key="(?P<key>[^"<>\n]+)" type="(?P<text>[a-z]+)"<\|sep\|>'
+    parameter: ClassVar[str] = r'<\|open\|>argument key="(?P<key>[^"\n]+)" type="(?P<text>[a-z]+)"<\|sep\|>'
     parameter_close: ClassVar[str] = "<|close|>argument<|sep|>"
+
+    @staticmethod
+    def attribute(text: str) -> str:
+        """The family writes these two in another way."""
+        return text.replace("&quot;", '"').replace("&amp;", "&")
 
 
 class _Hunyuan3(_Invoke):

@@ -13,6 +13,8 @@ from dressage_tito.grammars.values import RawParameter, call_of_texts, parameter
 
 _OPEN, _CLOSE = '<function name="', "</function>"
 _HEAD = re.compile(r'(?P<name>[^"<>\n]+)">')
+_NAMES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+_NAMED = re.compile("&(" + "|".join(_NAMES) + ");")
 _CDATA = ("<![CDATA[", "]]>")
 
 
@@ -42,9 +44,12 @@ class _Finder(CallFinder):
 
 
 def _bare(text: str) -> str:
+    """A value without its CDATA block; elsewhere the text is XML, where some characters have names."""
     opening, closing = _CDATA
-    whole = text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening) + len(closing)
-    return text[len(opening) : -len(closing)] if whole else text
+    inner = text.strip()
+    if inner.startswith(opening) and inner.endswith(closing) and len(inner) >= len(opening) + len(closing):
+        return inner[len(opening) : -len(closing)]
+    return _NAMED.sub(lambda match: _NAMES[match[1]], text)
 
 
 MINICPM5 = ToolGrammar("minicpm5", reader(_Finder))

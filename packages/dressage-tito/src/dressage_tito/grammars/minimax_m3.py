@@ -17,7 +17,8 @@ from dressage_tito.messages import ToolCall
 
 _MARK = "]<]minimax[>["
 _HEAD = re.compile(r'(?P<name>[^"<>\n]+)">')
-_OPEN = re.compile(re.escape(_MARK) + r"<(?P<key>[^<>/\n][^<>\n]*)>")
+_OPEN = re.compile(r"\s*+" + re.escape(_MARK) + r"<(?P<key>[^<>/\n][^<>\n]*)>")
+_BLANK = re.compile(r"\s*+(?=" + re.escape(_MARK) + ")")
 _MAX_DEPTH = 100
 
 
@@ -53,7 +54,8 @@ class _Finder(SectionFinder):
                 return position
             elements.append((element["key"], value))
             position += len(closing)
-        return elements, position
+        blank = _BLANK.match(self.text, position)  # a model may put line ends between elements
+        return elements, blank.end() if blank else position
 
     def _value(self, position: int, depth: int) -> tuple[Raw, int] | int:
         """Text up to the next mark; or, where elements follow at once, a list of items or an object."""
