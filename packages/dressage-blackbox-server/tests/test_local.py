@@ -35,7 +35,7 @@ def alive(pid: int) -> bool:
 
 
 async def until_dead(*pids: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while any(map(alive, pids)):
         assert time.monotonic() < deadline, f"still alive: {[p for p in pids if alive(p)]}"
         await asyncio.sleep(0.01)
@@ -82,11 +82,13 @@ async def test_nothing_of_this_process_environment_is_passed_but_what_was_named(
 TREE = "echo $$; sleep 300 & echo $!; setsid sleep 300 & echo $!; "
 
 
-@pytest.mark.parametrize("end", ["sleep 300", "exit 3"])
-async def test_the_whole_tree_ends_with_the_turn_also_what_made_a_session_of_its_own(tmp_path, end):
+@pytest.mark.parametrize(("end", "timeout_s"), [("sleep 300", 2.0), ("exit 3", 200.0)])
+async def test_the_whole_tree_ends_with_the_turn_also_what_made_a_session_of_its_own(
+    tmp_path, end, timeout_s
+):
     began = time.monotonic()
-    result = await run("sh", "-c", TREE + end, cwd=str(tmp_path), timeout_s=1.0)
-    assert time.monotonic() - began < 5
+    result = await run("sh", "-c", TREE + end, cwd=str(tmp_path), timeout_s=timeout_s)
+    assert time.monotonic() - began < 60, "it is not held up by what it left running"
     assert result.timed_out is (end != "exit 3")
     if end == "exit 3":
         assert result.exit_code == 3
@@ -99,7 +101,7 @@ async def test_a_process_that_escaped_with_the_pipes_does_not_hold_the_turn_up()
     began = time.monotonic()
     result = await run("sh", "-c", "env -i setsid sleep 300 & echo $!; exit 0")
     try:
-        assert (result.exit_code, time.monotonic() - began < 5) == (0, True)
+        assert (result.exit_code, time.monotonic() - began < 60) == (0, True)
     finally:
         os.kill(int(result.stdout), 9)
 
@@ -107,7 +109,7 @@ async def test_a_process_that_escaped_with_the_pipes_does_not_hold_the_turn_up()
 async def test_cancelling_ends_the_tree(tmp_path):
     script = TREE.replace("echo $", "echo >>pids $") + "sleep 300"
     task = asyncio.create_task(run("sh", "-c", script, cwd=str(tmp_path)))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     pids: list[int] = []
     while len(pids) < 3:
         assert time.monotonic() < deadline

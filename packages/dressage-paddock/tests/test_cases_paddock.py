@@ -176,11 +176,11 @@ async def test_c44_a_dead_sandbox_and_a_grader_that_fails_are_never_a_reward_of_
     script = [call("shell", command="work"), say("done")]
     quick = Task("t", prompt="p", limits=TaskLimits(grade_timeout_s=0.05))
     alive = fakes(script)
-    results = [await alive.paddock.run(quick, good), await alive.paddock.run(quick, good)]
+    results = [await alive.paddock.run(TASK, good), await alive.paddock.run(TASK, good)]
     dead = fakes(script, provider=FakeProvider(dying))
-    results.append(await dead.paddock.run(quick, good))
+    results.append(await dead.paddock.run(TASK, good))
     results.append(await alive.paddock.run(quick, slow_grader))
-    results.append(await alive.paddock.run(quick, broken_grader))
+    results.append(await alive.paddock.run(TASK, broken_grader))
     assert [r.reward for r in results] == [1.0, 1.0, None, None, None]
     assert [r.failure_class for r in results[2:]] == [FailureClass.INFRASTRUCTURE] * 3
     assert [r.ending.code for r in results[2:]] == ["sandbox_failed", "grader_failed", "grader_failed"]
@@ -245,7 +245,7 @@ async def test_c44_a_wall_clock_end_is_its_own_class_and_may_be_graded_on_what_i
         return float(await view.sandbox.read("answer") == b"42")
 
     parts = fakes([call("shell", command="x")], provider=FakeProvider(stuck))
-    result = await parts.paddock.run(Task("t", prompt="p", limits=TaskLimits(timeout_s=0.05)), left)
+    result = await parts.paddock.run(Task("t", prompt="p", limits=TaskLimits(timeout_s=0.5)), left)
     assert (result.failure_class, result.reward, result.turns) == (FailureClass.TIMEOUT, 1.0, 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -30,7 +31,8 @@ from dressage_sandbox import SandboxSpec
 from dressage_sandbox.fake import FakeSandbox, completed
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-BOUNDS = ToolBounds(timeout_s=0.01, output_bytes=100)
+BOUNDS = ToolBounds(timeout_s=30.0, output_bytes=100)
+HASTY = replace(BOUNDS, timeout_s=0.01)
 
 
 class Own:
@@ -127,7 +129,7 @@ async def test_p8_a_tools_own_defect_is_told_by_its_name_and_is_not_the_models(g
 async def test_a_tool_that_never_ends_is_ended_soon_after_its_bound(monkeypatch):
     monkeypatch.setattr(toolcalls, "GRACE_S", 0.01)
     with pytest.raises(ToolFailedError, match=r"the tool 'own' took longer than .*bounds\.timeout_s"):
-        await call_tool([Own(...)], box(), "own", '{"x": 1}', BOUNDS)
+        await call_tool([Own(...)], box(), "own", '{"x": 1}', HASTY)
 
 
 async def test_what_a_tool_says_wrong_of_a_call_goes_to_the_model():

@@ -63,7 +63,13 @@ def test_a_real_tokenizer_gives_the_same_ids_and_frame(
 
 
 def test_other_threads_run_meanwhile(free: ChatCodec) -> None:
-    """With the lock held, this thread would see one pause of nearly the whole time."""
+    """With the lock held, this thread would see one pause of nearly the whole time, each time; on a busy
+    machine it may now and then."""
+    assert any(longest_pause(free) < 1 / 2 for _ in range(5))
+
+
+def longest_pause(free: ChatCodec) -> float:
+    """Of a thread beside one that encodes, as a part of the whole time."""
     started, ended = threading.Event(), threading.Event()
 
     def encode() -> None:
@@ -78,4 +84,4 @@ def test_other_threads_run_meanwhile(free: ChatCodec) -> None:
     while not ended.wait(0.001):
         ticks.append(time.perf_counter())
     thread.join()
-    assert max(np.diff(ticks)) < (ticks[-1] - ticks[0]) / 2
+    return float(max(np.diff(ticks)) / (ticks[-1] - ticks[0]))
