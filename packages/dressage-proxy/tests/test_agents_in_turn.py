@@ -46,8 +46,9 @@ async def test_an_agent_may_speak_again_after_its_own_words(rig, route):
     await ask(rig, session, route, "be", [*talk, ("user", "more")])
     prompt = rig.codec.decode(rig.engine.requests[1].input_ids)
     assert prompt.endswith("<|im_start|>assistant\none<|im_end|>\n<|im_start|>assistant\n")
-    assert [turn.parent for turn in rig.tree(session).turns] == [-1, -1, 1]
+    assert [turn.parent for turn in rig.tree(session).turns] == [-1, 0, 1]
     trajectory = await rig.end(session)
+    assert len(trajectory.segments) == 1
     assert trajectory.trained_tokens == trajectory.sampled_tokens
 
 

@@ -7,7 +7,7 @@ of its own: encoded in the same message where the sampled turn is not closed yet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,11 @@ class Addition(dict[str, Any]):
         self.restored = found.restored
 
 
+class Further(dict[str, Any]):
+    """A message of the chat shape that comes after another turn, or an addition, in one message of a client:
+    a further turn, and what was put behind that."""
+
+
 def closed(codec: ChatCodec, ids: NDArray[np.int32]) -> bool:
     """Whether sampled ids (int32 [N]) end with one that closes a turn, and not at a stop string or a cap."""
     return len(ids) > 0 and int(ids[-1]) in codec.stop_token_ids
@@ -53,9 +58,7 @@ def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
     all of that text. After a turn that is closed, what was put behind it begins with white space."""
     if message.tool_calls or turn.extra.get("wire_ids"):
         return None
-    open_ = bool(turn.extra.get("reasoning_open"))
-    said = codec.parse(turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason).content
-    told = next((text for text in _told(said, turn) if _key(text) == turn.reply_key), None)
+    said, told = _texts(codec, turn)
     whole = message.content.strip()
     for text in () if told is None else (said, told):
         if not text.strip() or not whole.startswith(text.strip()):
@@ -66,6 +69,42 @@ def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
         told = told or ""
         return Behind(told, rest.removeprefix(text[len(text.rstrip()) :]), text[len(told) :])
     return None
+
+
+def grown(codec: ChatCodec, turns: Iterable[Turn], text: str) -> int | None:
+    """Where in what a client put behind a turn a further turn begins: one of ``turns``, which answered what
+    stands before it there, each with the key of that as its last one. None where none does."""
+    for turn in turns:
+        told = (_texts(codec, turn)[1] or "").strip()
+        at = text.find(told) if told else -1
+        while at >= 0:
+            rest = Message("assistant", text[at:])
+            begins = _key(rest.content) == turn.reply_key or behind(codec, turn, rest) is not None
+            if begins and _key(text[:at]) == turn.input_keys[-1]:
+                return at
+            at = text.find(told, at + 1)
+    return None
+
+
+def joined(codec: ChatCodec, before: Turn, turn: Turn, message: Message) -> tuple[str, str] | None:
+    """The text of a message with a turn's calls, as what was said before the turn, with that of the turn
+    ``before`` it at its end, and what the turn said itself; None where the message is that turn alone."""
+    open_ = bool(turn.extra.get("reasoning_open"))
+    offered = [{"type": "function", "function": {"name": call.name}} for call in message.tool_calls]
+    parsed = codec.parse(
+        turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason, tools=offered
+    )
+    whole, own = message.content.strip(), parsed.content.strip()
+    said = whole[: len(whole) - len(own)].rstrip()
+    told = (_texts(codec, before)[1] or "").strip()
+    return (said, own) if told and said.endswith(told) and whole.endswith(own) else None
+
+
+def _texts(codec: ChatCodec, turn: Turn) -> tuple[str, str | None]:
+    """The text of a turn as it was sampled, and as it was returned; None for that of a turn with calls."""
+    open_ = bool(turn.extra.get("reasoning_open"))
+    said = codec.parse(turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason).content
+    return said, next((text for text in _told(said, turn) if _key(text) == turn.reply_key), None)
 
 
 def _told(said: str, turn: Turn) -> Iterator[str]:
@@ -100,6 +139,7 @@ def apart(
 def parts(message: Raw, found: Behind) -> list[Raw]:
     """A message as the turn that it begins with, and what was put behind that."""
     turn = {**message, "content": found.told}
+    turn = Further(turn) if isinstance(message, Further) else turn
     return [turn, Addition(found)] if found.text else [turn]
 
 

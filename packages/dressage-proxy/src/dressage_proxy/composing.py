@@ -61,7 +61,8 @@ def compose(
 ) -> Composed | Refusal:
     """Encode ``pieces`` after ``prefix`` (None: from the start) up to the generation prompt.
 
-    Where the codec refuses to go on after a copied turn, all of them are rendered as text and counted. Where
+    Without any, the model's next turn follows its last one. Where the codec refuses to go on after a copied
+    turn, that one, or all of them, are rendered as text and counted. Where
     it refuses that too, the conversation is adapted to what templates commonly do not take: a developer who
     leads is the system, system messages in mid-conversation become notes of the user in their place, and
     messages of the user in a row one message. Else so does this refuse.
@@ -134,24 +135,33 @@ class _Encoder:
         self._thinking = thinking
 
     def run(self, pieces: Sequence[Piece]) -> Composed | Refusal:
-        """With the ids of echoes in their place."""
+        """With the ids of echoes in their place.
+
+        Where the codec does not let a turn follow another one, or be followed by none, that turn alone is
+        rendered as text.
+        """
         ids: list[NDArray[np.int32]] = []
         frames: list[NDArray[np.bool_]] = []
         between: list[Piece] = []
+        before: list[Piece] = []
         copied = rendered = 0
         for piece in pieces:
-            if piece.ids is None or not between:  # two turns in a row: nothing can be put between them
+            encoded = None if piece.ids is None else self.encode(between, ids)
+            if isinstance(encoded, Refusal) and between:
+                return encoded
+            if piece.ids is None or not isinstance(encoded, Encoded):
                 rendered += piece.ids is not None
                 between.append(piece)
                 continue
-            encoded = self.encode(between, ids)
-            if isinstance(encoded, Refusal):
-                return encoded
             ids += [encoded.ids, piece.ids]
             frames += [encoded.frame, np.zeros(len(piece.ids), np.bool_)]
-            between = []
+            before, between = between, []
             copied += 1
         encoded = self.encode(between, ids)
+        if isinstance(encoded, Refusal) and not between and copied:
+            del ids[-2:], frames[-2:]
+            copied, rendered = copied - 1, rendered + 1
+            encoded = self.encode([*before, pieces[-1]], ids)
         if isinstance(encoded, Refusal):
             return encoded
         whole = Encoded(
@@ -162,7 +172,7 @@ class _Encoder:
         return Composed(whole, copied, rendered)
 
     def encode(self, pieces: Sequence[Piece], before: Sequence[NDArray[np.int32]] = ()) -> Encoded | Refusal:
-        """Messages after the prefix and ``before``."""
+        """Messages after the prefix and ``before``; for none what stands before the model's next turn."""
         prefix = self._prefix
         if before:
             prefix = np.concatenate(before if prefix is None else [prefix, *before])
