@@ -10,6 +10,8 @@ from dressage_proxy.replay import __main__ as command
 from dressage_proxy.replay.synthetic import synthetic_rows
 from dressage_proxy.replay.table import table
 from dressage_proxy.replay.traffic import TrafficError, read_traffic, runs_from_rows
+from dressage_tito import Refusal
+from dressage_tito.following import Following
 from dressage_tito.toy import TEMPLATE, write_toy_tokenizer
 
 pytestmark = pytest.mark.heavy
@@ -26,7 +28,7 @@ async def test_every_sequence_keeps_its_main_branch_and_its_sampled_ids(tmp_path
     assert [finding.problems for finding in findings if finding.problems] == [], shown
     assert sum(finding.retokenised for finding in findings) == 0
     rewritten = ("forks", "codex_compacts", "opencode_compacts", "openclaw_adds_what_goes")
-    rewritten += ("qwen_compacts", "copilot_delegates")
+    rewritten += ("keeps_a_row", "qwen_compacts", "copilot_delegates")
     for finding in findings:
         assert finding.sampled == finding.trained + sum(finding.lost.values())
         if finding.run not in rewritten:
@@ -51,6 +53,17 @@ async def test_an_echo_that_is_tokenised_again_is_seen(tmp_path, toy_folder, mon
     findings = await command.replay(some("openclaw_adds_what_goes"), tmp_path, toy_folder)
     assert findings[0].retokenised > 0
     assert "not their sampled ids" in findings[0].problems[-1]
+
+
+async def test_a_turn_of_a_row_that_is_written_as_text_is_seen(tmp_path, toy_folder, monkeypatch):
+    monkeypatch.setattr(Following, "tail", lambda *_, **__: Refusal("turns_in_a_row", "none is taken"))
+    runs = some("goes_on", "keeps_a_row")
+    findings = await command.replay(runs, tmp_path, toy_folder)
+    assert len(findings) == 4
+    for finding in findings:
+        assert finding.retokenised > 0
+        assert any("not their sampled ids" in problem for problem in finding.problems)
+        assert any("unexplained branch" in problem for problem in finding.problems)
 
 
 async def test_a_branch_without_a_reason_is_seen(tmp_path, toy_folder, monkeypatch):

@@ -44,6 +44,10 @@ def synthetic_rows() -> list[Row]:
         (_codex, _codex_patches),
         (_opencode, _opencode_compacts),
         (_opencode, _opencode_titles),
+        (_codex, _goes_on),
+        (_opencode, _goes_on),
+        (_codex, _keeps_a_row),
+        (_opencode, _keeps_a_row),
         (_openclaw, _openclaw_adds_what_goes),
         (_openclaw_denied, _two_runs),
         (copilot, copilot_delegates),
@@ -145,6 +149,29 @@ def _forks(agent: Agent) -> None:
     agent.items = kept
     agent.say("No, look elsewhere.")
     agent.turn(LOOK)
+    agent.ask()
+
+
+def _goes_on(agent: Agent) -> None:
+    """Turns in a row: nobody says anything, and the agent asks for the next."""
+    for answer in (Answer("I will look. "), Answer("Then I will write it. "), WRITE, LOOK, DONE):
+        agent.turn(answer)
+    agent.turn(DONE)
+    agent.say("And then?")
+    agent.ask()
+
+
+def _keeps_a_row(agent: Agent) -> None:
+    """A history that was shortened to its last turns, which nobody spoke between."""
+    agent.turn(WRITE)
+    kept = len(agent.items)
+    for answer in (Answer("It is there. "), DONE):
+        agent.turn(answer)
+    agent.items = agent.items[kept:]
+    first, agent.items = agent.items, []
+    agent.say("So far: a file was written.")
+    agent.items += first
+    agent.turn(Answer("And so on."))
     agent.ask()
 
 
