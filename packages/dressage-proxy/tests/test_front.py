@@ -20,8 +20,16 @@ class Shard:
         self.told = None
         self.asked = []
         self.meanwhile = None
+        self.hangs = False
+
+    async def forward(self, scope, receive, send):
+        self.asked.append((scope["path"], None))
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
 
     async def ask(self, method, path, body, headers, patience_s):
+        if self.hangs:
+            await asyncio.Event().wait()
         self.told = self.file.read()
         self.asked.append((path, json.loads(body) if body else None))
         if self.meanwhile is not None:
@@ -32,6 +40,10 @@ class Shard:
         counts = {"quiesced": True, "preempted": 0, "waiting": 0, "in_flight": 0}
         reply = {**counts, "state": "running", "version": 3}
         return Answer(self.status, {}, json.dumps(reply).encode())
+
+
+def front_of(gate, *shards, up=lambda _: True):
+    return Front(shards, gate, up)
 
 
 @pytest.fixture
@@ -56,8 +68,7 @@ async def told(gate, path, body, status):
     """What a shard was told that starts meanwhile, what is kept after, and the reply."""
     shard = Shard(status)
     shard.file = gate
-    reply = await ask(Front([shard], gate), "POST", f"/rollout/{path}", body)
-    assert Front([shard], gate).state == Front([shard], gate).state
+    reply = await ask(front_of(gate, shard), "POST", f"/rollout/{path}", body)
     return shard.told, gate.read(), reply[0]
 
 
@@ -97,7 +108,7 @@ async def test_a_refusal_by_all_leaves_the_state_as_it_was(gate):
 
 async def test_a_front_that_starts_again_tells_what_was_asked_before_it_ended(gate):
     gate.write(GateState(paused=True, version=7))
-    front = Front([Shard()], gate)
+    front = front_of(gate, Shard())
     assert json.loads(front.state) == {
         "schema": "dressage.gate/1", "paused": True, "sessions": [], "version": 7,
     }  # fmt: skip
@@ -106,7 +117,7 @@ async def test_a_front_that_starts_again_tells_what_was_asked_before_it_ended(ga
 async def test_a_lower_version_is_refused_and_no_shard_asked(gate):
     gate.write(GateState(paused=True, version=7))
     shard = Shard()
-    status, reply = await ask(Front([shard], gate), "POST", "/rollout/resume", {"version": 6})
+    status, reply = await ask(front_of(gate, shard), "POST", "/rollout/resume", {"version": 6})
     assert (status, reply["error"]["code"], reply["error"]["field"]) == (409, "version_went_back", "version")
     assert reply["error"]["fix"]
     assert (shard.asked, gate.read()) == ([], GateState(paused=True, version=7))
@@ -114,7 +125,7 @@ async def test_a_lower_version_is_refused_and_no_shard_asked(gate):
 
 async def test_what_cannot_be_noted_is_not_asked(gate, tmp_path):
     shard = Shard()
-    front = Front([shard], GateFile(tmp_path / "nowhere" / "gate.json"))
+    front = front_of(GateFile(tmp_path / "nowhere" / "gate.json"), shard)
     status, reply = await ask(front, "POST", "/rollout/pause", {})
     assert (status, reply["error"]["code"], shard.asked) == (503, "store_failed", [])
 
@@ -130,7 +141,7 @@ async def test_what_was_asked_while_shards_were_told_is_said_again(gate, first, 
     """Which of the two came last to a shard is not known."""
     shard = Shard()
     shard.file = gate
-    front = Front([shard], gate)
+    front = front_of(gate, shard)
     shard.meanwhile = lambda: ask(front, "POST", f"/rollout/{then[0]}", then[1])
     await ask(front, "POST", f"/rollout/{first[0]}", first[1])
     assert shard.asked[-1] == said_again
@@ -140,7 +151,38 @@ async def test_what_was_asked_while_shards_were_told_is_said_again(gate, first, 
 async def test_what_was_asked_while_a_shard_was_away_stays(gate):
     shard = Shard(None)
     shard.file = gate
-    front = Front([shard], gate)
+    front = front_of(gate, shard)
     shard.meanwhile = lambda: asyncio.wait_for(ask(front, "POST", "/rollout/resume", {"version": 3}), 5)
     status, _ = await ask(front, "POST", "/rollout/pause", {})
     assert (status, gate.read()) == (503, GateState(version=3))
+
+
+@pytest.mark.parametrize("away", [(), (1,), (0, 2), (0, 1, 2)])
+async def test_sessions_are_opened_in_turn_past_shards_that_restart(gate, away):
+    shards = [Shard() for _ in range(3)]
+    front = front_of(gate, *shards, up=lambda index: index not in away)
+    for _ in range(6):
+        assert (await ask(front, "POST", "/sessions", {}))[0] == 201
+    opened = [len(shard.asked) for shard in shards]
+    up = [index for index in range(3) if index not in away] or [0, 1, 2]
+    assert opened == [6 // len(up) if index in up else 0 for index in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/ready", None),
+        ("GET", "/rollout", None),
+        ("POST", "/rollout/pause", {"timeout_s": 0.01}),
+        ("POST", "/rollout/resume", {"version": 1}),
+    ],
+)
+async def test_a_shard_that_hangs_is_as_one_that_is_away(gate, monkeypatch, method, path, body):
+    monkeypatch.setattr("dressage_proxy.shards.front._PROBE_ANSWER_S", 0.05)
+    monkeypatch.setattr("dressage_proxy.shards.front._ANSWER_S", 0.05)
+    shard = Shard()
+    shard.file, shard.hangs = gate, True
+    async with asyncio.timeout(5):
+        status, reply = await ask(front_of(gate, shard), method, path, body)
+    assert status == 503
+    assert reply["shards"] == [None] if path == "/ready" else reply["error"]["code"] == "shard_unavailable"

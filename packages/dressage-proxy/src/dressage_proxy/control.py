@@ -38,6 +38,8 @@ from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.sessions import Sessions
 
+_PROBE_S = 2.0
+"""Who asks whether the proxy is ready does not wait long: an engine whose machine is gone says nothing."""
 _EVERY = ("0.0.0.0", "::")
 _BEARER = HTTPBearer(scheme_name="control key", auto_error=False)
 _FRAMES: dict[int | str, dict[str, Any]] = {
@@ -118,7 +120,7 @@ def health_router(
     )
     async def ready(request: Request, response: Response) -> ReadyView:
         known = key_fits(request.headers.get("authorization", ""), config.control_key)
-        states = dict(await engines.healthy())
+        states = dict(await engines.healthy(_PROBE_S))
         writable = store_writable()
         good = any(states.values()) and writable and not pipeline.draining
         response.status_code = 200 if good else 503

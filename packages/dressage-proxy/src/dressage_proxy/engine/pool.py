@@ -165,10 +165,17 @@ class EnginePool:
         asking.add_done_callback(self._aborting.discard)
         await asyncio.wait({asking}, timeout=timeout_s)
 
-    async def healthy(self) -> Mapping[str, bool]:
-        """Which engines answer /health now."""
+    async def healthy(self, within_s: float | None = None) -> Mapping[str, bool]:
+        """Which engines answer /health now, and ``within_s``."""
+
+        async def asked(url: str) -> bool:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    return await self._client.healthy(url)
+            return False
+
         urls = self.urls
-        return dict(zip(urls, await asyncio.gather(*map(self._client.healthy, urls)), strict=True))
+        return dict(zip(urls, await asyncio.gather(*map(asked, urls)), strict=True))
 
     def _usable(self, avoid: Collection[str]) -> Sequence[str]:
         """The engines to choose among: the best of those that answer, that were not tried, or all."""

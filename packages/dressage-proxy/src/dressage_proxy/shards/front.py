@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,6 +22,10 @@ from dressage_proxy.shards.forward import Answer, Peer, refuse
 _PROBES = ("/health", "/ready")
 _PROBE_PATIENCE_S = 2.0
 """How long a shard that restarts is waited for by those who ask with little patience: probes, scrapers."""
+_PROBE_ANSWER_S = 4.0
+"""What a shard may take to answer them: one that hangs is as one that is away."""
+_ANSWER_S = 30.0
+"""… and to answer others, beyond the time that they allow."""
 log = logging.getLogger("dressage.proxy")
 _M = TypeVar("_M", bound=BaseModel)
 _Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
@@ -31,10 +34,12 @@ _Handler = Callable[[Scope, bytes, Send], Awaitable[None]]
 class Front:
     """An ASGI application. It remembers what was asked of all, for a shard that starts again."""
 
-    def __init__(self, peers: Sequence[Peer], file: GateFile) -> None:
-        """What all were told is kept in ``file``. Raises ConfigError where it cannot be read."""
+    def __init__(self, peers: Sequence[Peer], file: GateFile, up: Callable[[int], bool]) -> None:
+        """What all were told is kept in ``file``; ``up`` tells which shard takes requests now. Raises
+        ConfigError where the file cannot be read."""
         self._peers = peers
-        self._next = itertools.cycle(range(len(peers)))
+        self._up = up
+        self._turn = 0
         self._file = file
         self._told = file.read()
         self.draining = False
@@ -67,17 +72,20 @@ class Front:
                 await handler({**scope, "method": method}, body, send)  # the server leaves a HEAD's body out
             return
         session = session_in(scope["path"])
-        if session is not None:
-            shard = shard_of(session, len(self._peers))
-        elif (scope["method"], scope["path"]) == ("POST", "/sessions"):
-            shard = next(self._next)
-        else:
-            shard = 0
+        shard = self._next_up() if session is None else shard_of(session, len(self._peers))
         await self._peers[shard].forward(scope, receive, send)
+
+    def _next_up(self) -> int:
+        """Where the next session is opened: in turn, past shards that restart."""
+        count = len(self._peers)
+        places = [(self._turn + step) % count for step in range(count)]
+        place = next((place for place in places if self._up(place)), places[0])
+        self._turn = (place + 1) % count
+        return place
 
     async def _every(self, scope: Scope, body: bytes, send: Send) -> list[dict[str, Any]] | None:
         """Every shard's answer; None where one refused or did not answer, which is passed on."""
-        return await self._told_by_all(scope, send, await self._answers(scope, body))
+        return await self._told_by_all(scope, send, await self._answers(scope, body, _ANSWER_S))
 
     async def _told_by_all(
         self, scope: Scope, send: Send, answers: Sequence[Answer | None]
@@ -92,8 +100,9 @@ class Front:
         return [orjson.loads(answer.body) for answer in answers if answer is not None]
 
     async def _answers(
-        self, scope: Scope, body: bytes, patience_s: float | None = None
+        self, scope: Scope, body: bytes, within_s: float, patience_s: float | None = None
     ) -> list[Answer | None]:
+        """Every shard's answer; None for one that is away or does not answer in time."""
         names = {b"authorization", b"content-type"}
         headers = {
             name.decode("latin-1"): value.decode("latin-1")
@@ -103,8 +112,9 @@ class Front:
 
         async def ask(peer: Peer) -> Answer | None:
             try:
-                return await peer.ask(scope["method"], scope["path"], body, headers, patience_s)
-            except (aiohttp.ClientError, OSError):
+                async with asyncio.timeout(within_s):
+                    return await peer.ask(scope["method"], scope["path"], body, headers, patience_s)
+            except (aiohttp.ClientError, OSError):  # a TimeoutError is one
                 return None
 
         return list(await asyncio.gather(*map(ask, self._peers)))
@@ -117,7 +127,8 @@ class Front:
             return
         asked = _read(PauseBody, body)
         state = self._told if asked is None else self._told.closed(None)  # else all will refuse it
-        answers = await self._tell(scope, body, send, state)
+        waits_s = 0.0 if asked is None else asked.timeout_s
+        answers = await self._tell(scope, body, send, state, waits_s)
         if answers is None:
             return
         reply = {
@@ -142,7 +153,7 @@ class Front:
             await _send(send, 200, orjson.dumps(_sum(answers)))
 
     async def _tell(
-        self, scope: Scope, body: bytes, send: Send, state: GateState
+        self, scope: Scope, body: bytes, send: Send, state: GateState, waits_s: float = 0.0
     ) -> list[dict[str, Any]] | None:
         """Tell all shards what changes the gate's state; their answers, or None where one gave none or
         refused it, which is passed on. It is kept before it is said, and stays where a shard is away or
@@ -154,7 +165,7 @@ class Front:
             log.error("the store failed: %s", error)  # noqa: TRY400
             await refuse(scope, send, 503, "store_failed", "what is paused cannot be noted: the store failed")
             return None
-        answers = await self._answers(scope, body)
+        answers = await self._answers(scope, body, _ANSWER_S + waits_s)
         if self._told is not state:
             await self._remind(scope)
         elif any(answer is not None and 400 <= answer.status < 500 for answer in answers):
@@ -171,7 +182,7 @@ class Front:
             path, body = "/rollout/resume", orjson.dumps({"version": state.version})
         else:
             return
-        await self._answers({**scope, "method": "POST", "path": path}, body)
+        await self._answers({**scope, "method": "POST", "path": path}, body, _ANSWER_S)
 
     def _keep(self, state: GateState) -> None:
         if state != self._told:
@@ -184,7 +195,7 @@ class Front:
             await _send(send, 200, orjson.dumps(_sum(answers)))
 
     async def _ready(self, scope: Scope, body: bytes, send: Send) -> None:
-        answers = await self._answers(scope, body, _PROBE_PATIENCE_S)
+        answers = await self._answers(scope, body, _PROBE_ANSWER_S, _PROBE_PATIENCE_S)
         states = (orjson.loads(answer.body) if answer is not None else None for answer in answers)
         reply = merged_ready(states, draining=self.draining)
         await _send(send, 200 if reply["ready"] else 503, orjson.dumps(reply))
@@ -194,7 +205,7 @@ class Front:
         await _send(send, 200, b'{"status":"ok"}')
 
     async def _metrics(self, scope: Scope, body: bytes, send: Send) -> None:
-        answers = await self._answers(scope, body, _PROBE_PATIENCE_S)
+        answers = await self._answers(scope, body, _PROBE_ANSWER_S, _PROBE_PATIENCE_S)
         refused = next((answer for answer in answers if answer is not None and answer.status != 200), None)
         if refused is not None:
             await _send(send, refused.status, refused.body, refused.headers)

@@ -57,6 +57,11 @@ class Shard:
         """Of the process that runs now."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
+    @property
+    def up(self) -> bool:
+        """Whether it takes connections now."""
+        return self._up.is_set()
+
     async def wait_up(self) -> None:
         """Until it takes connections."""
         await self._up.wait()
@@ -160,7 +165,7 @@ class Supervisor:
         self._peers = [
             Peer(folder / f"{index}.sock", config.max_body_bytes) for index in range(config.shards)
         ]
-        self.front = Front(self._peers, gate)
+        self.front = Front(self._peers, gate, lambda index: self.shards[index].up)
         self._guarded = Guard(self.front, config.control_key, config.max_body_bytes)
         environment = {**os.environ, key_variable: config.control_key}
         command = [*command, "--shard-folder", str(folder)]
