@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from dressage_sandbox import BubblewrapProvider, InvalidSpec, SandboxSpec
@@ -99,12 +100,11 @@ async def test_an_upstream_that_is_down_ends_the_connection_and_not_the_relay(
 
 
 @pytest.fixture
-async def unused_port() -> int:
-    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
-    port = int(server.sockets[0].getsockname()[1])
-    server.close()
-    await server.wait_closed()
-    return port
+def unused_port() -> Iterator[int]:
+    """Held, so that nobody else gets it; nothing listens, so that connections are refused."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 async def test_terminate_drops_open_connections(provider: BubblewrapProvider) -> None:
