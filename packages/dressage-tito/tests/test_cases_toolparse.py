@@ -341,6 +341,38 @@ def test_c28_every_grammar_parses_every_split_the_same(
     assert turn.tool_calls[0].arguments == {"n": 7, "ok": True, "code": "é 👩‍👩‍👧"}
 
 
+ODD_NAMES = ("a>b", "a<b", "a b", "a.b", "a[b]", "a,b", "a=b", "a:b", "a'b", "$a", "ключ", "1")
+
+
+@pytest.mark.parametrize("grammar", sorted({*WRITTEN} - {"minimax_m3"}))  # whose tags are the names
+@pytest.mark.parametrize("odd", ODD_NAMES)
+def test_every_grammar_reads_the_parameters_that_a_tool_names_whatever_their_names_hold(
+    toy: ChatCodec, grammar: str, odd: str
+) -> None:
+    properties = {name: {"type": "string"} for name in (odd, "code")} | {"n": {"type": "integer"}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}]
+    values = {"code": "x y", odd: "v, w", "n": "7"}
+    turn = _speaking(toy, grammar).parse(
+        toy.encode_sample(WRITTEN[grammar]("f", values)),
+        reasoning_open=False,
+        finish_reason="stop",
+        tools=tools,
+    )
+    assert [(call.name, call.arguments) for call in turn.tool_calls] == [("f", {**values, "n": 7})]
+    assert (turn.content, turn.warnings) == ("", ())
+
+
+@pytest.mark.parametrize("grammar", sorted(WRITTEN))
+@pytest.mark.parametrize("schema", [None, True, [], "x", {}, {"properties": None}, {"properties": ["a"]}])
+def test_every_grammar_reads_calls_of_a_tool_whose_schema_is_none(
+    toy: ChatCodec, grammar: str, schema: object
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    sample = toy.encode_sample(WRITTEN[grammar]("f", {"a": "7"}))
+    turn = _speaking(toy, grammar).parse(sample, reasoning_open=False, finish_reason="stop", tools=tools)
+    assert [(call.name, call.arguments) for call in turn.tool_calls] == [("f", {"a": "7"})]
+
+
 @pytest.mark.parametrize("grammar", sorted(WRITTEN))
 def test_e09_every_grammar_forwards_a_call_to_a_tool_that_was_not_offered(
     toy: ChatCodec, grammar: str

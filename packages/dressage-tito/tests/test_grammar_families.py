@@ -102,7 +102,10 @@ def test_a_line_end_before_a_section_is_the_model_s_own(parse: Parse) -> None:
 
 def test_kimi_s_id_is_kept_as_it_was_sampled(parse: Parse) -> None:
     begin, call, end = SECTIONS["kimi_k2"]
-    for call_id, name in (("functions.mcp.read:12", "mcp.read"), ("functions.f", "f"), ("f:3", "f")):
+    for call_id, name in (
+        *(("functions.mcp.read:12", "mcp.read"), ("functions.f", "f"), ("f:3", "f")),
+        *(("functions.ns:f:3", "ns:f"), ("functions.ns:f", "ns:f"), ("functions.f:03:4", "f:03")),
+    ):
         (found,) = parse(
             "kimi_k2", begin + call.format("@").replace("functions.@:0", call_id) + end
         ).tool_calls

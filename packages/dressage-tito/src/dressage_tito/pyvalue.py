@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dressage_tito.jsonspan import read_value
@@ -19,7 +20,7 @@ _WORDS: dict[str, Any] = {
     "false": False,
     "False": False,
 }
-_AFTER_ARGUMENT = re.compile(r"\s*+(?:,?\s*+\)\s*+[,\]]|,\s*+[^\s()\[\]{}=,'\"]+\s*+=)")
+_KEYWORD = r"[^\s()\[\]{}=,'\"]+"
 _AFTER_ITEM = re.compile(r"\s*+[,)\]}:]")
 _NEVER = re.compile(r"(?!)")
 _TRIPLE = ("'''", '"""')
@@ -49,9 +50,13 @@ def read_literal(text: str) -> Any:
 class PythonReader:
     """Reads literals. Containers may be JSON, since templates print them so."""
 
-    def __init__(self, text: str, barrier: re.Pattern[str], *, strict: bool = False) -> None:
+    def __init__(
+        self, text: str, barrier: re.Pattern[str], *, strict: bool = False, names: Sequence[str] = ()
+    ) -> None:
         """No string goes over a ``barrier``: there it has lost its closing quote. A ``strict`` reader takes
-        no bare quote for a part of the string."""
+        no bare quote for a part of the string. ``names`` are arguments' that are no keywords of Python."""
+        keyword = "|".join([*map(re.escape, names), _KEYWORD])
+        self._after_argument = re.compile(rf"\s*+(?:,?\s*+\)\s*+[,\]]|,\s*+(?:{keyword})\s*+=)")
         self._text = text
         self._barrier = barrier
         self._strict = strict
@@ -66,7 +71,7 @@ class PythonReader:
             found = read_value(self._text, position)
             if found is not None:
                 return found[0], self._text[position : found[1]], found[1]
-        return self._value(position, 0, _AFTER_ARGUMENT)
+        return self._value(position, 0, self._after_argument)
 
     @staticmethod
     def quoted(text: str) -> str:

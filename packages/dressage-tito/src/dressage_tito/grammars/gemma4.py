@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from dressage_tito.grammars.base import ToolGrammar, TurnContext
 from dressage_tito.grammars.jsoncall import typed_call
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
+from dressage_tito.grammars.values import parameter_names
 
 _CLOSE = "<tool_call|>"
 _QUOTE = '<|"|>'
@@ -43,11 +44,13 @@ class _Finder(CallFinder):
     def __init__(self, text: str, context: TurnContext) -> None:
         super().__init__(text, context)
         self._ends: list[int] | None = None
+        self._names: tuple[str, ...] = ()
 
     def find(self, start: int, after: int) -> Found | Broken:
         head = _HEAD.match(self.text, after)
         if head is None:
             return Broken(after, _CLOSE, begun=False)
+        self._names = _odd_names(self.context.schemas.get(head["name"]))
         try:
             value, spelled, end = self._object(head.end(), 0)
         except _Stop as stop:
@@ -114,6 +117,9 @@ class _Finder(CallFinder):
             if self.text.startswith(":", end):
                 return key, end + 1
             raise _Stop(end)
+        for name in self._names:
+            if self.text.startswith(f"{name}:", position):
+                return name, position + len(name) + 1
         match = _KEY.match(self.text, position)
         if match is None:
             raise _Stop(position)
@@ -134,6 +140,12 @@ class _Finder(CallFinder):
             # The text has lost its closing mark, and must not swallow the next call.
             raise _Stop(swallowed.start())
         return self.text[start:end], end + len(_QUOTE)
+
+
+def _odd_names(schema: object) -> tuple[str, ...]:
+    """The tool's parameters whose names hold what ends a name elsewhere, the longest first."""
+    odd = [name for name in parameter_names(schema) if not _KEY.fullmatch(f"{name}:")]
+    return tuple(sorted(odd, key=len, reverse=True))
 
 
 GEMMA4 = ToolGrammar("gemma4", reader(_Finder), control_literals_needed=("<|tool_call>", _CLOSE, _QUOTE))

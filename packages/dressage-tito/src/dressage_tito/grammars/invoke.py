@@ -8,9 +8,10 @@ Others write the same in other words. Kimi K3: ``<|open|>call tool="…"<|sep|>`
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import ClassVar
 
-from dressage_tito.grammars.base import ToolGrammar, TurnContext
+from dressage_tito.grammars.base import ToolGrammar
 from dressage_tito.grammars.scan import reader
 from dressage_tito.grammars.section import SectionFinder
 from dressage_tito.grammars.tagged import TaggedParameters
@@ -28,12 +29,13 @@ class _Invoke(SectionFinder):
     """A pattern with the group ``key``, and ``text`` where it may say whether the value is text."""
     parameter_close: ClassVar[str]
 
-    def __init__(self, text: str, context: TurnContext) -> None:
-        super().__init__(text, context)
+    @cached_property
+    def _parameters(self) -> TaggedParameters:
         closes = "|".join(map(re.escape, self.section_close))
         between = f"(?:(?:{closes})\\s*+(?:{self.section.pattern})\\s*+)?+"
-        self._parameters = TaggedParameters(
-            text,
+        return TaggedParameters(
+            self.text,
+            self.context.schemas,
             self.parameter,
             re.escape(self.parameter_close),
             re.escape(self.close),

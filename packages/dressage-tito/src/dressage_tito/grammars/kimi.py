@@ -16,7 +16,7 @@ _BEGIN, _END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 _ARGUMENTS = "<|tool_call_argument_begin|>"
 _HEAD = re.compile(
-    r"\s*(?P<id>(?:functions\.)?(?P<name>[^\s<>|:{}]+)(?::[0-9]+)?)\s*" + re.escape(_ARGUMENTS)
+    r"\s*(?P<id>(?:functions\.)?(?P<name>[^\s<>|{}]+?)(?::[0-9]+)?)\s*" + re.escape(_ARGUMENTS)
 )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar
 from dressage_tito.grammars.jsoncall import read_list, typed_call
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
+from dressage_tito.grammars.values import parameter_names
 from dressage_tito.jsonspan import skip_blank
 from dressage_tito.messages import ToolCall
 from dressage_tito.pyvalue import PythonReader, Stop
@@ -61,14 +63,13 @@ class _Finder(CallFinder):
         position = name.end()
         values: dict[str, Any] = {}
         spelled: list[str] = []
-        python = PythonReader(self.text, _NEXT_CALL)
+        odd = _odd_names(self.context.schemas.get(name["name"]))
+        python = PythonReader(self.text, _NEXT_CALL, names=odd)
         while not self.text.startswith(")", position):
-            key = _KEY.match(self.text, position)
-            if key is None:
-                raise Stop(position)
-            value, text, position = python.argument(key.end())
-            values[key["key"]] = value
-            spelled.append(f"{python.quoted(key['key'])}: {text}")
+            key, start = self._key(position, odd)
+            value, text, position = python.argument(start)
+            values[key] = value
+            spelled.append(f"{python.quoted(key)}: {text}")
             position = skip_blank(self.text, position)
             if self.text.startswith(",", position):
                 position = skip_blank(self.text, position + 1)
@@ -77,6 +78,22 @@ class _Finder(CallFinder):
         arguments = "{" + ", ".join(spelled) + "}"
         call, odd = typed_call("", name["name"], values, arguments, self.context.schemas)
         return call, odd, position + 1
+
+    def _key(self, position: int, odd: Sequence[str]) -> tuple[str, int]:
+        """A keyword and where its value begins."""
+        for name in odd:
+            if self.text.startswith(f"{name}=", position):
+                return name, skip_blank(self.text, position + len(name) + 1)
+        key = _KEY.match(self.text, position)
+        if key is None:
+            raise Stop(position)
+        return key["key"], key.end()
+
+
+def _odd_names(schema: object) -> list[str]:
+    """The tool's parameters whose names are no keywords of Python, the longest first."""
+    odd = [name for name in parameter_names(schema) if name and not _KEY.fullmatch(f"{name}=")]
+    return sorted(odd, key=len, reverse=True)
 
 
 LFM2 = ToolGrammar("lfm2", reader(_Finder), control_literals_needed=(_OPEN, _CLOSE))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
-from dressage_tito.grammars.base import ToolGrammar, TurnContext
+from dressage_tito.grammars.base import ToolGrammar
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.grammars.tagged import TaggedParameters
 from dressage_tito.grammars.values import RawParameter, call_of_texts, parameter_names
@@ -21,10 +22,15 @@ _CDATA = ("<![CDATA[", "]]>")
 class _Finder(CallFinder):
     opening: ClassVar[str] = re.escape(_OPEN)
 
-    def __init__(self, text: str, context: TurnContext) -> None:
-        super().__init__(text, context)
-        self._parameters = TaggedParameters(
-            text, r'<param name="(?P<key>[^"<>\n]+)">', "</param>", _CLOSE, re.escape(_OPEN)
+    @cached_property
+    def _parameters(self) -> TaggedParameters:
+        return TaggedParameters(
+            self.text,
+            self.context.schemas,
+            r'<param name="(?P<key>[^"<>\n]+)">',
+            "</param>",
+            _CLOSE,
+            re.escape(_OPEN),
         )
 
     def find(self, start: int, after: int) -> Found | Broken:

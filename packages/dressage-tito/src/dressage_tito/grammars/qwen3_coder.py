@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar, TurnContext
@@ -29,15 +30,19 @@ class _Finder(CallFinder):
 
     def __init__(self, text: str, context: TurnContext) -> None:
         super().__init__(text, context)
+        self._close = f"</{self.tag}>"
+
+    @cached_property
+    def _parameters(self) -> TaggedParameters:
         next_function = r"<function=[^<>\n]+>\s*+(?:<parameter=|</function>)"
-        self._parameters = TaggedParameters(
-            text,
+        return TaggedParameters(
+            self.text,
+            self.context.schemas,
             r"<parameter=(?P<key>[^<>\n]+)>",
             "</parameter>",
             rf"</function>\s*+(?:</{self.tag}>|{next_function}|\Z)|</{self.tag}>\s*+\Z",
             rf"<{self.tag}>\s*+<function=",
         )
-        self._close = f"</{self.tag}>"
 
     def find(self, start: int, after: int) -> Found | Broken:
         if self.text.startswith("<function=", start):

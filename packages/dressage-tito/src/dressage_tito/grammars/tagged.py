@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import Any
 
 _UNCLOSED = (
     "unclosed_parameter: a parameter without its closing tag ends where the next one, or the call, does"
@@ -21,6 +22,24 @@ class Parameters:
     warnings: tuple[str, ...] = ()
 
 
+_KEY = re.compile(r"\(\?P<key>\[\^(?P<ends>.*?)\]\+\)")
+
+
+def _with_names(opening: str, schemas: Mapping[str, Any]) -> str:
+    """The pattern, for names too that hold what ends a name elsewhere."""
+    key = _KEY.search(opening)
+    assert key is not None
+    ends = re.compile(f"[{key['ends']}]")
+    # One look at all of them: a turn is read once, and few names are odd.
+    listed = (schema.get("properties") for schema in schemas.values() if isinstance(schema, dict))
+    named = "\0".join(["\0".join(names) for names in listed if isinstance(names, dict)])
+    if ends.search(named) is None:
+        return opening
+    odd = {name for name in named.split("\0") if ends.search(name)}
+    either = "|".join([*map(re.escape, sorted(odd, key=len, reverse=True)), f"[^{key['ends']}]+"])
+    return f"{opening[: key.start()]}(?P<key>{either}){opening[key.end() :]}"
+
+
 class TaggedParameters:
     """Reads ``<open key>value<close>`` again and again, up to a tail or the end of the text.
 
@@ -28,8 +47,14 @@ class TaggedParameters:
     stand between): a closing tag in mid-value is a part of it. Reading on and on is linear in the text.
     """
 
-    def __init__(self, text: str, opening: str, closing: str, tail: str, head: str) -> None:
-        """Patterns: ``opening`` has the group ``key``; ``head`` is what the next call begins with."""
+    def __init__(
+        self, text: str, schemas: Mapping[str, Any], opening: str, closing: str, tail: str, head: str
+    ) -> None:
+        """Patterns: ``opening`` has the group ``key``; ``head`` is what the next call begins with.
+
+        ``schemas`` are the offered tools': a parameter that they name is known, whatever its name holds.
+        """
+        opening = _with_names(opening, schemas)
         self._text = text
         self._opening = re.compile(opening)
         self._closing = re.compile(f"{closing}(?=\\s*+(?:{opening}|{tail}|\\Z))")
