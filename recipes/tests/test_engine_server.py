@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from dressage_recipes.local.engine.__main__ import server_config
 from dressage_recipes.local.engine.batch import BatchEngine
 from dressage_recipes.local.engine.server import EngineServer, Stepper
 from safetensors.torch import save_file
@@ -171,3 +172,9 @@ def test_a_stopped_stepper_leaves_no_thread(model: Qwen3ForCausalLM) -> None:
     stepper.start()
     stepper.stop()
     assert all(thread.name != "engine" for thread in threading.enumerate())
+
+
+def test_idle_connections_are_given_up_by_clients_first() -> None:
+    clients = httpx.Limits().keepalive_expiry
+    assert clients is not None
+    assert server_config(None).timeout_keep_alive > 2 * clients

@@ -70,16 +70,26 @@ def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
+def server_config(app: object) -> uvicorn.Config:
+    """How it is served. An idle connection is the client's to close: where both sides give it up after the
+    same time, a request may be sent on one that just ended, and the run would end with it."""
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=75,
+    )
+
+
 async def _run(
     args: argparse.Namespace, stepper: Stepper, vocab_size: int, sock: socket.socket, url: str
 ) -> None:
     routes = EngineServer(
         stepper, model_path=str(args.model), context_length=args.context_length, vocab_size=vocab_size
     )
-    config = uvicorn.Config(
-        routes.app(), lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(routes.app()))
     serving = asyncio.create_task(server.serve([sock]))
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, setattr, server, "should_exit", True)
