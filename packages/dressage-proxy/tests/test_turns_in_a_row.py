@@ -24,6 +24,11 @@ ALTERNATES = TEMPLATE.replace(
     "{%- for message in messages %}{%- if " + AGAIN + " %}{{- raise_exception('no') }}{%- endif %}",
 )
 
+OPENERS = (
+    "{%- for m in messages %}{{- '<|' + m.role + '|>\n' + m.content }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|assistant|>\n' }}{%- endif %}"
+)
+
 
 def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
@@ -184,6 +189,52 @@ async def test_a_turn_of_calls_in_one_message_with_the_turn_before_it_is_a_turn_
     assert trajectory.trained_tokens == trajectory.sampled_tokens
 
 
+@pytest.mark.parametrize("route", [*ROUTES, "joined"])
+async def test_a_users_word_that_goes_leaves_two_turns_in_a_row(
+    rig: Any, route: str, shell: dict[str, Any], call: Any
+) -> None:
+    rig.script("I will look.", call(command="ls"), "ok", "so")
+    session = await rig.open()
+    joined, route = route == "joined", route if route in ROUTES else "chat"
+    tools = offered(route, shell)
+    items = await talk(rig, session, route, [[USER], [{"role": "user", "content": "Go on."}]], tools=tools)
+    items = [one for one in items if one.get("content") != "Go on."]
+    if joined:
+        items = [USER, {**items[-1], "content": items[1]["content"]}]
+    answered = items[-1]["tool_calls"][0]["id"] if route == "chat" else items[-1]["call_id"]
+    if route == "chat":
+        items += [{"role": "tool", "tool_call_id": answered, "content": "a"}]
+    else:
+        items += [{"type": "function_call_output", "call_id": answered, "output": "a"}]
+    await ask(rig, session, route, items, tools=tools)
+    tree = rig.tree(session)
+    last = tree.turn(2)
+    assert (last.parent, last.cut_reason, last.extra["copied"]) == (0, "branched", 1)
+    assert "rendered" not in last.extra
+    assert rig.codec.decode(last.delta_ids).startswith("\n<|im_start|>assistant\n<tool_call>")
+    await rig.end(session)
+
+
+async def test_the_messages_api_may_leave_two_turns_in_a_row_too(rig: Any) -> None:
+    rig.script("one", "two", "three")
+    session = await rig.open()
+
+    async def say(*messages: dict[str, Any]) -> None:
+        body = {"model": "m", "max_tokens": 99, "messages": messages}
+        reply = await rig.http.post(f"/s/{session}/v1/messages", json=body)
+        assert reply.status_code == 200, reply.text
+
+    await say(USER)
+    await say(USER, said("one"), {"role": "user", "content": "Go on."})
+    await say(USER, said("one"), said("two"), MORE)
+    last = rig.tree(session).turn(2)
+    assert (last.parent, last.extra["copied"]) == (0, 1)
+    assert rig.codec.decode(last.delta_ids).startswith(
+        "\n<|im_start|>assistant\ntwo<|im_end|>\n<|im_start|>user"
+    )
+    await rig.end(session)
+
+
 async def test_a_message_that_grows_with_each_reply_is_one_segment(rig: Any) -> None:
     rig.script_raw(*[rig.codec.encode_plain(text) for text in ("The answ", "er is", " four", "so")])
     session = await rig.open()
@@ -221,6 +272,18 @@ async def test_a_message_that_grows_with_replies_and_results_is_one_segment(
     trajectory = await rig.end(session)
     assert len(trajectory.segments) == 1
     assert trajectory.trained_tokens == trajectory.sampled_tokens
+
+
+async def test_what_a_tool_said_is_no_turn_though_a_turn_said_the_same(rig: Any) -> None:
+    rig.script_raw(*[rig.codec.encode_plain(text) for text in ("ok", "Act: say\nObs:", "so")])
+    session = await rig.open()
+    await ask(rig, session, "chat", [MORE])
+    await ask(rig, session, "chat", [USER], stop=["Obs:"])
+    await ask(rig, session, "chat", [USER, said("Act: say\nObs: ok")], stop=["Obs:"])
+    turn = rig.tree(session).turn(2)
+    assert turn.parent == 1
+    assert "copied" not in turn.extra
+    assert rig.codec.decode(turn.delta_ids) == " ok<|im_end|>\n<|im_start|>assistant\n"
 
 
 async def test_what_was_put_behind_is_another_text_where_no_turn_followed_it(rig: Any) -> None:
@@ -263,6 +326,29 @@ async def test_where_the_template_takes_no_two_in_a_row_that_turn_alone_is_text(
     assert rig.codec.decode(rig.engine.requests[2].input_ids).endswith(
         "two<|im_end|>\n<|im_start|>assistant\n"
     )
+    await rig.end(session)
+
+
+async def test_a_turn_that_ended_on_the_next_blocks_opener_is_copied_without_it(
+    make_rig: Any, tmp_path: Any
+) -> None:
+    """Where the opener of a user's message ends a turn, none follows where the model goes on."""
+    names = ("<|user|>", "<|assistant|>")
+    folder = write_toy_tokenizer(tmp_path / "openers", template=OPENERS, more_special=names)
+    stop = ChatCodec.from_folder(folder).encode_sample("<|user|>")[0]
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": [{stop}]}}')
+    rig = await make_rig(codec=ChatCodec.from_folder(folder))
+    texts = ("one", "two", "three", "four")
+    rig.script_raw(*[[*rig.codec.encode_plain(text), stop] for text in texts])
+    session = await rig.open()
+    await talk(rig, session, "chat", [[USER], [], [MORE], []])
+    turns = rig.tree(session).turns
+    assert [turn.parent for turn in turns] == [-1, -1, 1, -1]
+    assert [turn.extra.get("copied", 0) for turn in turns] == [0, 1, 0, 3]
+    assert not any("rendered" in turn.extra for turn in turns)
+    said = [f"<|assistant|>\n{text}" for text in texts]
+    prompt = rig.codec.decode(rig.engine.requests[3].input_ids)
+    assert prompt == f"<|user|>\ngo{said[0]}{said[1]}<|user|>\nmore{said[2]}<|assistant|>\n"
     await rig.end(session)
 
 

@@ -86,18 +86,23 @@ def grown(codec: ChatCodec, turns: Iterable[Turn], text: str) -> int | None:
     return None
 
 
-def joined(codec: ChatCodec, before: Turn, turn: Turn, message: Message) -> tuple[str, str] | None:
-    """The text of a message with a turn's calls, as what was said before the turn, with that of the turn
-    ``before`` it at its end, and what the turn said itself; None where the message is that turn alone."""
+def joined(codec: ChatCodec, turn: Turn, message: Message) -> tuple[str, str] | None:
+    """The text of a message with a turn's calls, as what was said before the turn, and what the turn said
+    itself; None where its text does not end with that, or is that alone."""
     open_ = bool(turn.extra.get("reasoning_open"))
     offered = [{"type": "function", "function": {"name": call.name}} for call in message.tool_calls]
     parsed = codec.parse(
         turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason, tools=offered
     )
     whole, own = message.content.strip(), parsed.content.strip()
-    said = whole[: len(whole) - len(own)].rstrip()
-    told = (_texts(codec, before)[1] or "").strip()
-    return (said, own) if told and said.endswith(told) and whole.endswith(own) else None
+    before = whole[: len(whole) - len(own)].rstrip()
+    return (before, own) if before and whole.endswith(own) else None
+
+
+def ends_with(codec: ChatCodec, turn: Turn, text: str) -> bool:
+    """Whether a text ends with that of a turn."""
+    told = (_texts(codec, turn)[1] or "").strip()
+    return bool(told) and text.rstrip().endswith(told)
 
 
 def _texts(codec: ChatCodec, turn: Turn) -> tuple[str, str | None]:

@@ -138,7 +138,7 @@ class _Encoder:
         """With the ids of echoes in their place.
 
         Where the codec does not let a turn follow another one, or be followed by none, that turn alone is
-        rendered as text.
+        rendered as text. One that ended on a stop which the template does not go on from is there without it.
         """
         ids: list[NDArray[np.int32]] = []
         frames: list[NDArray[np.bool_]] = []
@@ -146,7 +146,7 @@ class _Encoder:
         before: list[Piece] = []
         copied = rendered = 0
         for piece in pieces:
-            encoded = None if piece.ids is None else self.encode(between, ids)
+            encoded = None if piece.ids is None else self._next(between, ids, frames)
             if isinstance(encoded, Refusal) and between:
                 return encoded
             if piece.ids is None or not isinstance(encoded, Encoded):
@@ -157,11 +157,11 @@ class _Encoder:
             frames += [encoded.frame, np.zeros(len(piece.ids), np.bool_)]
             before, between = between, []
             copied += 1
-        encoded = self.encode(between, ids)
+        encoded = self._next(between, ids, frames)
         if isinstance(encoded, Refusal) and not between and copied:
             del ids[-2:], frames[-2:]
             copied, rendered = copied - 1, rendered + 1
-            encoded = self.encode([*before, pieces[-1]], ids)
+            encoded = self._next([*before, pieces[-1]], ids, frames)
         if isinstance(encoded, Refusal):
             return encoded
         whole = Encoded(
@@ -170,6 +170,19 @@ class _Encoder:
             encoded.reasoning_open,
         )
         return Composed(whole, copied, rendered)
+
+    def _next(
+        self, pieces: Sequence[Piece], ids: list[NDArray[np.int32]], frames: list[NDArray[np.bool_]]
+    ) -> Encoded | Refusal:
+        """Messages after ``ids``, which end with a turn, and lose a stop of it that is in the way."""
+        encoded = self.encode(pieces, ids)
+        if not ids or not isinstance(encoded, Refusal) or encoded.reason != "stop_mismatch":
+            return encoded
+        again = self.encode(pieces, [*ids[:-1], ids[-1][:-1]])
+        if isinstance(again, Encoded):
+            ids[-1], frames[-1] = ids[-1][:-1], frames[-1][:-1]
+            return again
+        return encoded
 
     def encode(self, pieces: Sequence[Piece], before: Sequence[NDArray[np.int32]] = ()) -> Encoded | Refusal:
         """Messages after the prefix and ``before``; for none what stands before the model's next turn."""

@@ -11,7 +11,7 @@ from dressage_segments import Turn
 from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, message_from_json
 
-from dressage_proxy.added import Addition, Behind, Further, grown, joined, parts
+from dressage_proxy.added import Addition, Behind, Further, ends_with, grown, joined, parts
 from dressage_proxy.branches import ASIDE
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest
@@ -146,15 +146,17 @@ class _Reader:
         return replace(message, content=found.told)
 
     def _joined(self, index: int, message: Message, echo: Echo) -> Message | None:
-        """What comes before a turn of calls in its message, where that turn followed just that: it comes next
-        then."""
+        """What comes before a turn of calls in its message, where that is another turn's text, or ends with
+        that of the turn which this one followed: it comes next then."""
         tree = self._session.tree
         turn = tree.turn(echo.turn)
-        if turn.parent == ROOT or turn.input_keys:
-            return None
-        found = joined(self._codec, tree.turn(turn.parent), turn, message)
+        found = joined(self._codec, turn, message)
         if found is None:
             return None
+        if message_key(Message("assistant", found[0])) not in self._session.echoes.texts:
+            follows = turn.parent != ROOT and not turn.input_keys
+            if not follows or not ends_with(self._codec, tree.turn(turn.parent), found[0]):
+                return None
         raw = {name: value for name, value in self.raw[index].items() if name != "tool_calls"}
         calls = Further(role="assistant", content=found[1], tool_calls=self.raw[index]["tool_calls"])
         self._put(index, [{**raw, "content": found[0]}, calls])

@@ -137,19 +137,28 @@ def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
     copied = session.thinking == "keep"
     named = "name" in codec.profile.tool_result_needs
     pieces = []
+    last = place.parent
     for index in range(place.matched, len(place.raw)):
-        message = place.read.get(index) or read_message(place.raw[index], index)
+        message, raw = place.read.get(index) or read_message(place.raw[index], index), place.raw[index]
         echo = None
         if message.role == "assistant":
             before, handle = place.keys[:index], place.handles.get(index, "")
             echo = echo_of(session, codec, handle, message, before, place.tools_hash)
+            if echo is not None and isinstance(raw, Addition) and not _follows(session, echo.turn, last):
+                echo = None  # what a tool said may be what a turn said
+        last = ROOT if echo is None else echo.turn
         ids = None if echo is None or not copied else session.tree.turn(echo.turn).output_ids[: echo.tokens]
         if named and message.role == "tool" and not message.name:
             message = replace(message, name=_call_name(session, codec, message.tool_call_id, place.raw))
-        raw = place.raw[index]
         behind = raw.restored if isinstance(raw, Addition) else None
         pieces.append(Piece(_native(session, message), echo, ids, behind))
     return pieces
+
+
+def _follows(session: Session, turn: int, last: int) -> bool:
+    """Whether a turn was sampled after turn ``last`` with nothing between them."""
+    found = session.tree.turn(turn)
+    return last != ROOT and found.parent == last and not found.input_keys
 
 
 def _call_name(session: Session, codec: ChatCodec, call_id: str, raw: Sequence[Any]) -> str:
