@@ -194,6 +194,16 @@ async def test_a_base_url_that_is_one_part_off_is_told_how_it_should_be(rig, pat
     assert "/s/{session}/v1" in reply.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "v1//chat/completions", "/v1//chat//completions/"])
+async def test_a_base_url_that_ends_in_a_slash_is_the_same(rig, path):
+    session = await rig.open()
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    reply = await rig.http.post(f"/s/{session}/{path}", json=body)
+    assert (reply.status_code, reply.json()["object"]) == (200, "chat.completion")
+    models = await rig.http.get(f"/s/{session}//v1/models")
+    assert models.json()["object"] == "list"
+
+
 @pytest.mark.parametrize("caps", [(3, 7), (7, 3)])
 async def test_of_two_names_for_the_replys_cap_the_lower_one_holds(rig, caps):
     session = await rig.open()

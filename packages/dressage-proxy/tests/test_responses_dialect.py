@@ -188,9 +188,12 @@ async def test_a_namespaced_tool_keeps_its_namespace_on_the_wire(rig, call):
     assert "flags" not in tree.turn(1).extra
 
 
-async def test_tools_of_openais_servers_are_left_out_and_noted(rig):
+@pytest.mark.parametrize(
+    "kind", ["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"]
+)
+async def test_tools_of_openais_servers_are_left_out_and_noted(rig, kind):
     session = await rig.open()
-    await ask(rig, session, [item("user", "go")], tools=[EXEC, {"type": "web_search"}])
+    await ask(rig, session, [item("user", "go")], tools=[EXEC, {"type": kind}])
     (note,) = rig.tree(session).turn(0).extra["flags"]
     assert "web_search" in note
     assert "web_search" not in rig.codec.decode(rig.engine.requests[0].input_ids)

@@ -63,7 +63,7 @@ class DataPlane:
         status = 200
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         _, first, session_id, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
-        rest = rest.rstrip("/")
+        rest = "/".join(filter(None, rest.split("/")))  # there are base URLs that end in a slash
         dialect = _DIALECTS.get(rest) or (MESSAGES if _ANTHROPIC_HEADER in headers else CHAT)
         try:
             if first != "s":

@@ -6,6 +6,7 @@ calls is told to the agent under the agent's own names again (:class:`WireTool`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ HOSTED = {
     "image_generation": "the proxy draws nothing",
 }
 """Tools of OpenAI's own servers that agents offer by default: left out, and noted with the turn."""
+_DAY = re.compile(r"_\d{4}_\d{2}_\d{2}$")
+"""Versions of such a tool are named by their day."""
 
 _FUNCTION_FIELDS = names(
     "type name description parameters strict defer_loading async async_ allowed_callers output_schema"
@@ -57,8 +60,8 @@ class Tools:
             inner = params.shape(tool.get("tools"), list, f"{at}.tools", [])
             for index, item in enumerate(inner):
                 self.add(item, f"{at}.tools[{index}]", name)
-        elif isinstance(kind, str) and kind in HOSTED:
-            self.notes.append(f"{at} ({kind}) was left out: {HOSTED[kind]}")
+        elif isinstance(kind, str) and _DAY.sub("", kind) in HOSTED:
+            self.notes.append(f"{at} ({kind}) was left out: {HOSTED[_DAY.sub('', kind)]}")
         else:
             raise unsupported(
                 f"{at}.type",
