@@ -99,6 +99,41 @@ async def test_a_store_that_fails_is_a_503_on_both_planes_and_goes_on_after(
     assert (await rig.end(session)).trained_tokens > 0
 
 
+async def test_a_full_disk_keeps_no_proxy_from_starting_and_what_ended_is_stored_later(
+    make_rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its end was in the log, and its trajectory not in the store: only that one waits."""
+    rig = await make_rig()
+    ended, other, deleted = [await rig.open() for _ in range(3)]
+    for session in (ended, other, deleted):
+        await rig.chat(session, "hi")
+
+    def full(*_: object) -> None:
+        raise StoreFullError("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.store, "put", full)
+        broken.setattr(rig.store, "forget", full)
+        body = {"failure_class": "truncated"}
+        assert (await rig.http.post(f"/sessions/{ended}/finalize", json=body)).status_code == 503
+        assert (await rig.http.delete(f"/sessions/{deleted}")).status_code == 503
+        again = await make_rig(engine=rig.engine, store=rig.store)
+        assert (await again.post(other, {"messages": [USER]})).status_code == 200
+        assert (await again.post(ended, {"messages": [USER]})).status_code == 410
+        assert (await again.http.get(f"/sessions/{deleted}")).status_code == 410
+        assert (await again.http.post(f"/sessions/{ended}/finalize")).status_code == 503
+        assert await again.proxy.sessions.expire() == 0
+        assert "could not be stored: no room" in caplog.text
+    assert await again.proxy.sessions.expire() == 0
+    view = (await again.http.get(f"/sessions/{ended}")).json()
+    assert (view["state"], view["failure_class"], view["expired"]) == ("finalized", "truncated", False)
+    assert (await again.end(ended)).trained_tokens > 0
+    assert deleted in rig.store.sessions(), "it is taken out at the next start"
+    third = await make_rig(engine=rig.engine, store=rig.store)
+    assert deleted not in rig.store.sessions()
+    assert (await third.end(ended)).failure_class == "truncated"
+
+
 async def test_a_group_that_was_not_given_is_not_made_up(rig: Any) -> None:
     """Advantages then refuse to run (MissingGroupError), instead of taking each task for its own group."""
     session = await rig.open(instance_id="task-7")

@@ -138,7 +138,7 @@ class Controller:
         spared = len(self._scope(session_id)) - len(targets)
         waiting = self.waiting if session_id is None else self._waiting.get(session_id, 0)
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while self._closed(session_id) and (scope := self._scope(session_id)):
+        while scope := self._scope(session_id):
             for rid, call in scope.items():
                 if force or not call.spared:
                     self._abort(call.engine, rid)

@@ -95,6 +95,11 @@ class Session:
         ends = (turn for turn in self.tree.turns if not self.tree.children(turn.index))
         return dict(Counter(turn.kind.value for turn in ends))
 
+    @property
+    def unpublished(self) -> bool:
+        """Whether it has ended and its trajectory is still to be published."""
+        return self.ended_as is not None and self.final is None and self.state is State.OPEN
+
     def ends_otherwise(self, outcome: Mapping[str, Any] | None, failure_class: FailureClass | None) -> str:
         """How another end, of which None is not said, differs from the first, which stays; "" where it does
         not, or there was none."""

@@ -16,11 +16,9 @@ from dressage_segments import (
     Trajectory,
     TrajectoryTree,
     final_from_record,
-    final_to_record,
-    finalize,
     tree_from_records,
 )
-from dressage_store import CorruptStoreError, FilesStore, StoreError
+from dressage_store import CorruptStoreError, FilesStore, StoreError, StoreFullError
 from dressage_store import NotFoundError as NotStoredError
 from dressage_store import State as EntryState
 from dressage_tito import ThinkingPolicy
@@ -28,7 +26,7 @@ from pydantic import ValidationError
 
 from dressage_proxy.config import Limits, ProxyConfig, Sampling
 from dressage_proxy.controller import Controller
-from dressage_proxy.echoes import Echoes
+from dressage_proxy.endings import EXPIRED, Endings
 from dressage_proxy.errors import ConflictError, GoneError, NotFoundError, RequestError
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.opening import Opened, lower
@@ -39,8 +37,6 @@ from dressage_proxy.store import Store
 
 log = logging.getLogger("dressage.proxy")
 _GENERATION = 1
-_EXPIRED = "expired"
-"""In the outcome of a session that ended by itself."""
 _ENDED = {EntryState.ACKED: State.FINALIZED, EntryState.DROPPED: State.DELETED}
 
 
@@ -60,6 +56,7 @@ class Sessions:
         self._pipeline = pipeline
         self._controller = controller
         self._metrics = metrics
+        self._endings = Endings(store, pipeline, metrics)
         self._sessions: dict[str, Session] = {}
         self._ended: dict[str, State] = {}
 
@@ -148,50 +145,8 @@ class Sessions:
             return session.final
         if session.ended_as is None:
             final = Final(_GENERATION, failure_class or FailureClass.COMPLETED, dict(outcome or {}))
-            session.ended_as = self._log_end(session, final)
-        trajectory = finalize(self._whole_tree(session), session.ended_as)
-        self._store.put(trajectory)
-        self._count(trajectory)
-        return self._finished(session, trajectory)
-
-    def _whole_tree(self, session: Session) -> TrajectoryTree:
-        """The tree with its routed experts, which are in the log alone."""
-        return tree_from_records(self._store.records(session.id)) if session.covered else session.tree
-
-    def _log_end(self, session: Session, final: Final) -> Final:
-        """Log how a session ended; where that fails it goes on."""
-        try:
-            self._store.append(session.id, final_to_record(final))
-        except BaseException:
-            session.ending = False
-            raise
-        return final
-
-    def _finished(self, session: Session, trajectory: Trajectory) -> Summary:
-        """From here on the store holds the trajectory: memory keeps the counts alone."""
-        session.final = Summary(
-            trajectory.generation,
-            len(trajectory.segments),
-            len(session.tree),
-            trajectory.sampled_tokens,
-            trajectory.trained_tokens,
-            trajectory.lost_tokens,
-            session.branches,
-            trajectory.outcome.get(_EXPIRED) is True,
-            trajectory.failure_class,
-        )
-        session.state = State.FINALIZED
-        self._pipeline.forget(session.id)
-        session.tree = TrajectoryTree(session.info)
-        session.recents.clear()
-        session.memo.clear()
-        session.echoes = Echoes()
-        return session.final
-
-    def _count(self, trajectory: Trajectory) -> None:
-        self._metrics.trained_tokens.inc(trajectory.trained_tokens)
-        for cause, tokens in trajectory.lost_tokens.items():
-            self._metrics.lost_tokens.labels(cause).inc(tokens)
+            self._endings.note(session, final)
+        return self._endings.publish(session)
 
     def trajectory(self, session_id: str) -> Trajectory:
         """The published trajectory. Raises ConflictError while the session is open."""
@@ -250,26 +205,31 @@ class Sessions:
 
     async def expire(self) -> int:
         """End what was idle for longer than it may be: it is published as a timeout, and takes no more calls.
-        Returns how many were ended; one that cannot be stored stays as it is, and keeps no other from it."""
+        Returns how many were ended; one that cannot be stored stays as it is, and keeps no other from it.
+        What ended before and could not be published is tried again."""
         now = asyncio.get_running_loop().time()
-        idle = [session for session in self._sessions.values() if self._idle(session, now)]
-        ended = 0
-        for session in idle:
+        sessions = list(self._sessions.values())
+        expired = 0
+        for session in sessions:
             try:
-                await self.finalize(session.id, {_EXPIRED: True}, FailureClass.TIMEOUT)
-            except (OSError, StoreError, SegmentsError):
-                log.exception("idle session %s could not be stored", session.id)
+                if session.unpublished:
+                    summary = self._endings.publish(session)
+                elif self._idle(session, now):
+                    summary = await self.finalize(session.id, {EXPIRED: True}, FailureClass.TIMEOUT)
+                else:
+                    continue
+            except (OSError, StoreError, SegmentsError) as error:
+                log.error("session %s has ended and could not be stored: %s", session.id, error)  # noqa: TRY400
                 continue
-            self._metrics.expired.inc()
-            ended += 1
-        return ended
+            if summary.expired:
+                self._metrics.expired.inc()
+                expired += 1
+        return expired
 
     def _idle(self, session: Session, now: float) -> bool:
         limit = lower(self._config.idle_timeout_s, session.limits.idle_timeout_s)
-        if limit is None or session.state is not State.OPEN:
+        if limit is None or session.ending or session.state is not State.OPEN:
             return False
-        if session.ending:  # one that was ended and could not be published is tried again
-            return session.ended_as is not None
         return now - session.touched > limit and not self._pipeline.attempts.of(session.id)
 
     def _drop(self, session_id: str, state: State) -> None:
@@ -297,8 +257,11 @@ class Sessions:
 
     def _resume(self, session_id: str, records: list[LogRecord]) -> None:
         if any(record.kind == "deleted" for record in records):
-            self._discard(session_id)
             self._ended[session_id] = State.DELETED
+            try:
+                self._discard(session_id)
+            except StoreFullError as error:  # what is left of it is taken out at the next start
+                log.error("session %s was deleted and is still there: %s", session_id, error)  # noqa: TRY400
             return
         tree = tree_from_records(records)
         session = Opened.of(records[0]).session(tree, self._config)
@@ -306,16 +269,6 @@ class Sessions:
             session.remember(turn)
         for record in records:
             if record.kind == "final":
-                self._refinalize(session, final_from_record(record))
+                self._endings.recover(session, final_from_record(record))
         session.tree.drop_experts()
         self._sessions[session.id] = session
-
-    def _refinalize(self, session: Session, final: Final) -> None:
-        """A session that ended before the process did: its trajectory is as it was, or is published now."""
-        try:
-            trajectory = self._store.read(session.id)
-        except NotStoredError:
-            trajectory = finalize(session.tree, final)
-            self._store.put(trajectory)
-        session.ended_as = final
-        self._finished(session, trajectory)
