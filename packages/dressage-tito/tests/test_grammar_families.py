@@ -307,6 +307,26 @@ def test_a_text_without_its_closing_quote_does_not_swallow_the_next_call(
     assert parse(name, bad).tool_calls == ()
 
 
+def test_deepseek_s_arguments_may_be_a_json_object_in_the_parameters_place(parse: Parse) -> None:
+    frame = '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">@</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+    for body in ('{"n": "1", "s": "</｜DSML｜invoke>"}', '\n{"n": "1", "s": "</｜DSML｜invoke>"}\n'):
+        turn = parse("deepseek_dsml", frame.replace("@", body))
+        assert _calls(turn) == [("f", {"n": 1, "s": "</｜DSML｜invoke>"})]
+        assert (turn.tool_calls[0].arguments_text, turn.warnings) == (body.strip(), ())
+    for odd in ('{"n": 1', '{"n": 1} and', "[1]", "text"):
+        text = frame.replace("@", odd)
+        turn = parse("deepseek_dsml", text)
+        assert (turn.tool_calls, turn.content) == ((), text)
+
+
+def test_cohere_s_list_may_lack_its_brackets(parse: Parse) -> None:
+    call = '{"tool_call_id": "0", "tool_name": "f", "parameters": {"n": "1"}}'
+    turn = parse("cohere", f"<|START_ACTION|>{call}<|END_ACTION|>")
+    assert [(call.id, call.name, call.arguments) for call in turn.tool_calls] == [("0", "f", {"n": 1})]
+    for odd in (call[:-1], "{}", f"{call},", "1"):
+        assert parse("cohere", f"<|START_ACTION|>{odd}<|END_ACTION|>").tool_calls == ()
+
+
 def test_cohere_blocks(parse: Parse) -> None:
     tags = REASONING_TAGS[2]
     call = '{"tool_call_id": "0", "tool_name": "f", "parameters": {"n": "1"}}'

@@ -1,4 +1,7 @@
-"""Cohere Command R7B and later: a JSON list of ``tool_name`` and ``parameters`` in an action block."""
+"""Cohere Command R7B and later: a JSON list of ``tool_name`` and ``parameters`` in an action block.
+
+A model may leave out the list's brackets around one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from typing import ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar
-from dressage_tito.grammars.jsoncall import read_list
+from dressage_tito.grammars.jsoncall import read_calls, read_list
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.jsonspan import skip_blank
 
@@ -20,12 +23,13 @@ class _Finder(CallFinder):
     trail: ClassVar[tuple[str, ...]] = ("<|END_RESPONSE|>", "<|END_TEXT|>")
 
     def find(self, start: int, after: int) -> Found | Broken:
-        found = read_list(
-            self.text, after, self.context.schemas, names=("tool_name", "name"), ids=("tool_call_id",)
+        body = skip_blank(self.text, after)
+        read = read_list if self.text.startswith("[", body) else read_calls
+        found = read(
+            self.text, body, self.context.schemas, names=("tool_name", "name"), ids=("tool_call_id",)
         )
         if isinstance(found, int):
-            begun = self.text.startswith("[", skip_blank(self.text, after))
-            return Broken(found, _CLOSE, begun)
+            return Broken(found, _CLOSE, begun=self.text.startswith(("[", "{"), body))
         calls, warnings, end = found
         return self.closed(calls, end, _CLOSE, list(warnings))
 

@@ -12,10 +12,12 @@ from functools import cached_property
 from typing import ClassVar
 
 from dressage_tito.grammars.base import ToolGrammar
+from dressage_tito.grammars.jsoncall import read_arguments, typed_call
 from dressage_tito.grammars.scan import reader
 from dressage_tito.grammars.section import SectionFinder
 from dressage_tito.grammars.tagged import TaggedParameters
 from dressage_tito.grammars.values import RawParameter, call_of_texts, parameter_names
+from dressage_tito.jsonspan import skip_blank
 from dressage_tito.messages import ToolCall
 
 _HEAD = re.compile(r'(?P<name>[^"<>\n]+)">')
@@ -28,6 +30,8 @@ class _Invoke(SectionFinder):
     parameter: ClassVar[str]
     """A pattern with the group ``key``, and ``text`` where it may say whether the value is text."""
     parameter_close: ClassVar[str]
+    json_too: ClassVar[bool] = False
+    """A model may write the arguments as a JSON object in the parameters' place."""
 
     @cached_property
     def _parameters(self) -> TaggedParameters:
@@ -47,6 +51,12 @@ class _Invoke(SectionFinder):
         if head is None:
             return position
         name = self.attribute(head["name"])
+        if self.json_too and self.text.startswith("{", skip_blank(self.text, head.end())):
+            arguments = read_arguments(self.text, head.end())
+            if isinstance(arguments, int):
+                return arguments
+            call, odd = typed_call("", name, arguments[0], arguments[1], self.context.schemas)
+            return call, odd, skip_blank(self.text, arguments[2])
         read = self._parameters.read(head.end(), parameter_names(self.context.schemas.get(name)))
         if isinstance(read, int):
             return read
@@ -78,6 +88,7 @@ class _MiniMax(_Invoke):
 
 
 class _Dsml(_Invoke):
+    json_too: ClassVar[bool] = True
     before: ClassVar[tuple[str, ...]] = ("\n\n", "\n")
     opening: ClassVar[str] = '<｜DSML｜(?:function_calls|tool_calls)>|<｜DSML｜invoke name="'
     section: ClassVar[re.Pattern[str]] = re.compile("<｜DSML｜(?:function_calls|tool_calls)>")

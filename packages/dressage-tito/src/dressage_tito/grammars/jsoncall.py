@@ -104,7 +104,12 @@ def read_list(
 
 
 def read_calls(
-    text: str, position: int, schemas: Mapping[str, Any]
+    text: str,
+    position: int,
+    schemas: Mapping[str, Any],
+    *,
+    names: tuple[str, ...] = ("name",),
+    ids: tuple[str, ...] = (),
 ) -> tuple[tuple[ToolCall, ...], tuple[str, ...], int] | int:
     """The same for objects that follow one another, with blanks between at most."""
     calls: list[ToolCall] = []
@@ -113,7 +118,7 @@ def read_calls(
         found = read_object(text, position)
         if isinstance(found, int):
             return found
-        call = call_of_object(found[0], schemas)
+        call = call_of_object(found[0], schemas, names=names, ids=ids)
         if call is None:
             return found[1]
         calls.append(call[0])
