@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from dressage_proxy.asgi import watching
-from dressage_proxy.serving import OneWrite, http_server, serving
+from dressage_proxy.serving import OneWrite, allow_open_files, http_server, serving
 
 
 class Transport:
@@ -106,3 +107,29 @@ async def test_a_client_that_goes_while_it_waits_is_noticed_whatever_it_had_sent
             assert not noticed.is_set()
             writer.close()
             await asyncio.wait_for(noticed.wait(), 5)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "becomes", "told"),
+    [
+        (256, 10**6, 712, False),
+        (1024, 10**6, 1024, False),
+        (256, 600, 600, True),
+        (256, resource.RLIM_INFINITY, 712, False),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY, False),
+    ],
+)
+def test_there_are_files_for_every_reply_in_the_making_or_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    soft: int,
+    hard: int,
+    becomes: int,
+    told: bool,
+) -> None:
+    limits = [soft, hard]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.__setitem__(slice(None), new))
+    allow_open_files(100)
+    assert limits == [becomes, hard]
+    assert ("ulimit -n" in caplog.text) is told

@@ -23,7 +23,13 @@ from dressage_proxy.errors import ConfigError, RouterError
 from dressage_proxy.hooks import load_hooks
 from dressage_proxy.logs import configure_logs
 from dressage_proxy.options import KEY_FILE, KEY_VARIABLE
-from dressage_proxy.serving import http_server, serving, settle_garbage_collector, stop_at_signals
+from dressage_proxy.serving import (
+    allow_open_files,
+    http_server,
+    serving,
+    settle_garbage_collector,
+    stop_at_signals,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,6 +128,7 @@ def _serve(args: argparse.Namespace) -> int:
         key = given or secrets.token_urlsafe(32)
         _log(args, key)
         config = options.config(args, key)
+        allow_open_files(config.max_in_flight)
         options.check_shards(args.store, 1)
         store = stack.enter_context(options.store(args, config.store))
         if given is None:
@@ -162,6 +169,7 @@ def _serve_shard(args: argparse.Namespace) -> int:
     from dressage_proxy.shards.worker import ShardPlace, serve_shard
 
     config = options.config(args, os.environ[KEY_VARIABLE])
+    allow_open_files(config.max_in_flight)
     codec = options.codec(args)
     apart = args.control_port is not None
     place = ShardPlace(args.shard_index, args.shards, args.shard_folder, apart, args.shard_channel)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +20,11 @@ from dressage_proxy.asgi import GONE
 
 _GC_YOUNG = 20_000
 _GRACE_S = 10
+_FILES = 512
+"""Logs, sockets and the like, beside those of replies in the making."""
+_FILES_A_REPLY = 2
 _SAME_WISH_S = 0.3
+log = logging.getLogger("dressage.proxy")
 
 
 class OneWrite:
@@ -157,3 +163,22 @@ def settle_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_YOUNG, 20, 20)
+
+
+def allow_open_files(replies: int) -> None:
+    """Have files enough for so many replies in the making, as far as the system lets: each has a connection
+    to its client and one to its engine. Says in the log where it does not."""
+    wanted = _FILES_A_REPLY * replies + _FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        log.warning(
+            "this process may open %d files, %d are for %d replies in the making: raise ulimit -n, or lower "
+            "--max-in-flight",
+            most,
+            wanted,
+            replies,
+        )
