@@ -135,6 +135,7 @@ def test_values_out_of_range_are_refused_by_the_name_of_their_flag(refused):
     for name, value in (
         ("context_window", 3), ("max_output_tokens", 0), ("keepalive", 0), ("max_sessions", 0),
         ("max_body_bytes", 10), ("shards", 0), ("keepalive", math.inf), ("idle_timeout", math.inf),
+        ("engine_timeout", 0), ("engine_timeout", math.inf),
         ("model_name", ""),
         ("template_kwargs", "{"), ("template_kwargs", "[]"), ("template_kwargs", '{"messages": 1}'),
     ):  # fmt: skip

@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from dressage_proxy.asgi import Receive, Scope, Send
+from dressage_proxy.asgi import Receive, Scope, Send, retry_after
 from dressage_proxy.committing import Committer
 from dressage_proxy.config import ProxyConfig
 from dressage_proxy.control import control_router, health_router
@@ -218,9 +218,8 @@ def _error(code: str, message: str, field: str | None, fix: str | None) -> dict[
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestError)
-    headers = CHALLENGE if isinstance(error, UnauthorizedError) else {}
-    if error.retry_after_s is not None:
-        headers = {**headers, "Retry-After": str(int(error.retry_after_s))}
+    headers = dict(CHALLENGE) if isinstance(error, UnauthorizedError) else {}
+    headers |= {name.decode(): value.decode() for name, value in retry_after(error)}
     body = _error(error.code, error.message, error.field, error.fix)
     return JSONResponse(body, error.status, headers)
 

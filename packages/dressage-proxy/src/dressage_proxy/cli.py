@@ -79,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         help="an engine's max_total_num_tokens, for prefix-aware",
     )
     serve.add_argument(
+        "--engine-timeout", type=float, default=3600.0, help="seconds for one call; then another try is made"
+    )
+    serve.add_argument(
         "--routed-experts",
         metavar="auto|LAYERS,TOPK,EXPERTS",
         help="record routed experts (R3); auto reads the tokenizer folder's config.json",

@@ -27,6 +27,7 @@ _FLAGS = {
     "retain": "--store-retain",
     "keepalive_s": "--keepalive",
     "idle_timeout_s": "--idle-timeout",
+    "engine_timeout_s": "--engine-timeout",
     "drain_s": "--drain",
     "control_key": f"the control key (--control-key-file or ${KEY_VARIABLE})",
 }
@@ -44,6 +45,7 @@ def config(args: argparse.Namespace, key: str) -> ProxyConfig:
             router=args.router,
             engine_choice=Choice(args.engine_choice),
             engine_cache_tokens=args.engine_cache_tokens,
+            engine_timeout_s=args.engine_timeout,
             routed_experts=_experts(args),
             store=store_root(args),
             control_key=key,
