@@ -29,6 +29,13 @@ OPENERS = (
     "{%- if add_generation_prompt %}{{- '<|assistant|>\n' }}{%- endif %}"
 )
 
+BARE = (
+    "{%- for m in messages %}{%- if m.role == 'assistant' %}{{- m.content + '<|im_end|>' }}"
+    "{%- else %}{{- '<|im_start|>' + m.content }}"
+    "{%- if loop.nextitem is defined and loop.nextitem.role == 'assistant' or loop.last and "
+    "add_generation_prompt %}{{- '<|endoftext|>' }}{%- endif %}{%- endif %}{%- endfor %}"
+)
+
 
 def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
@@ -274,6 +281,25 @@ async def test_a_message_that_grows_with_replies_and_results_is_one_segment(
     assert trajectory.trained_tokens == trajectory.sampled_tokens
 
 
+async def test_a_message_that_grew_is_its_turns_in_a_history_told_anew_too(rig: Any) -> None:
+    parts = ["Act: ls\nObs:", " a\n", "Act: wc\nObs:", " 3\n", "Done."]
+    rig.script_raw(*[rig.codec.encode_plain(text) for text in (*parts[::2], "ok")])
+    session = await rig.open()
+    await ask(rig, session, "chat", [USER], stop=["Obs:"])
+    for size in (2, 4):
+        await ask(rig, session, "chat", [USER, said("".join(parts[:size]))], stop=["Obs:"])
+    for first in (USER, {"role": "user", "content": "So far."}):
+        await ask(rig, session, "chat", [first, said("".join(parts)), MORE], stop=["Obs:"])
+    here, anew = rig.tree(session).turns[3:]
+    assert (here.parent, here.extra.get("copied", 0)) == (2, 0)
+    assert (anew.parent, anew.extra["copied"]) == (-1, 3)
+    assert "rendered" not in anew.extra
+    prompt = rig.codec.decode(rig.engine.requests[4].input_ids)
+    row = "<|im_end|>\n<|im_start|>assistant\n".join(("Act: ls\nObs: a", "Act: wc\nObs: 3", "Done."))
+    assert f"<|im_start|>assistant\n{row}<|im_end|>\n<|im_start|>user\nmore" in prompt
+    await rig.end(session)
+
+
 async def test_what_a_tool_said_is_no_turn_though_a_turn_said_the_same(rig: Any) -> None:
     rig.script_raw(*[rig.codec.encode_plain(text) for text in ("ok", "Act: say\nObs:", "so")])
     session = await rig.open()
@@ -350,6 +376,24 @@ async def test_a_turn_that_ended_on_the_next_blocks_opener_is_copied_without_it(
     prompt = rig.codec.decode(rig.engine.requests[3].input_ids)
     assert prompt == f"<|user|>\ngo{said[0]}{said[1]}<|user|>\nmore{said[2]}<|assistant|>\n"
     await rig.end(session)
+
+
+async def test_a_template_without_a_further_header_puts_nothing_between_two_turns(
+    make_rig: Any, tmp_path: Any
+) -> None:
+    """DeepSeek V3.1: the next turn follows the last one's closing."""
+    folder = write_toy_tokenizer(tmp_path / "bare", template=BARE)
+    rig = await make_rig(codec=ChatCodec.from_folder(folder))
+    rig.script("one", "two", "three")
+    session = await rig.open()
+    await talk(rig, session, "chat", [[USER], [], [MORE]])
+    tree = rig.tree(session)
+    assert [turn.parent for turn in tree.turns] == [-1, 0, 1]
+    assert len(tree.turn(1).delta_ids) == 0
+    holds_sampled(rig, tree)
+    trajectory = await rig.end(session)
+    assert len(trajectory.segments) == 1
+    assert trajectory.trained_tokens == trajectory.sampled_tokens
 
 
 async def test_under_the_templates_policy_a_row_goes_on_where_the_template_keeps_it(rig: Any) -> None:

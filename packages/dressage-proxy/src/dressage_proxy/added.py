@@ -20,6 +20,8 @@ from dressage_proxy.canonical import message_key
 from dressage_proxy.records import record
 
 Raw = Mapping[str, Any]
+_TRIES = 16
+"""What a tool said may have a turn's words too, so many times at most: each is looked at in full."""
 
 
 @record
@@ -71,19 +73,27 @@ def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
     return None
 
 
-def grown(codec: ChatCodec, turns: Iterable[Turn], text: str) -> int | None:
-    """Where in what a client put behind a turn a further turn begins: one of ``turns``, which answered what
-    stands before it there, each with the key of that as its last one. None where none does."""
+def grown(codec: ChatCodec, turns: Iterable[Turn], addition: Addition) -> list[Raw]:
+    """What a client put behind a turn as what one of ``turns`` answered, each of them one message, and then
+    that turn with what was put behind it in turn; as it is where it holds none."""
+    text = addition["content"]
     for turn in turns:
         told = (_texts(codec, turn)[1] or "").strip()
-        at = text.find(told) if told else -1
-        while at >= 0:
-            rest = Message("assistant", text[at:])
-            begins = _key(rest.content) == turn.reply_key or behind(codec, turn, rest) is not None
-            if begins and _key(text[:at]) == turn.input_keys[-1]:
-                return at
+        at = -1
+        for _ in range(_TRIES if told else 0):
             at = text.find(told, at + 1)
-    return None
+            if at < 0:
+                break
+            if (_key(text[:at]),) != turn.input_keys:
+                continue
+            first = Addition(Behind("", text[:at].rstrip(), addition.restored))
+            rest = Further(role="assistant", content=text[at:])
+            more = behind(codec, turn, Message("assistant", text[at:]))
+            if more is not None:
+                return [first, *parts(rest, more)]
+            if _key(text[at:]) == turn.reply_key:
+                return [first, rest]
+    return [addition]
 
 
 def joined(codec: ChatCodec, turn: Turn, message: Message) -> tuple[str, str] | None:

@@ -165,21 +165,13 @@ class _Reader:
     def _grown(self, index: int, message: Message) -> Message:
         """What was put behind a turn as it was put there before, where another turn answered that and comes
         next; else as it is."""
-        parent, new = _asked_after(self._session, _salted(self._thread, self.keys), self.tools_hash)
-        turns = [
-            turn
-            for turn in self._session.tree.turns
-            if (turn.parent, turn.tools_hash) == (parent, self.tools_hash)
-            and turn.input_keys[:-1] == new
-            and len(turn.input_keys) == len(new) + 1
-        ]
-        at = grown(self._codec, turns, message.content) if turns else None
-        if at is None:
-            return message
-        told = message.content[:at].rstrip()
-        first = Addition(Behind("", told, self.raw[index].restored))
-        self._put(index, [first, Further(role="assistant", content=message.content[at:])])
-        return replace(message, content=told)
+        echoes, tree = self._session.echoes, self._session.tree
+        key = self.keys[-1]
+        before = echoes.same.get(key) or [turn for turn in (echoes.texts.get(key),) if turn is not None]
+        turns = [tree.turn(child) for turn in before for child in tree.children(turn)]
+        found = grown(self._codec, turns, self.raw[index])
+        self._put(index, found)
+        return replace(message, content=found[0]["content"])
 
     def _put(self, index: int, two: Sequence[Mapping[str, Any]]) -> None:
         """Messages in the place of one; what it carried stays with the first."""
@@ -253,19 +245,15 @@ def _asked_before(session: Session, keys: Sequence[str], tools_hash: str) -> boo
     )
 
 
-def _asked_after(session: Session, keys: Sequence[str], tools_hash: str) -> tuple[int, tuple[str, ...]]:
-    """The turn that messages go on from, ROOT for none, and the keys of those beyond its walk."""
-    match = session.tree.match(keys, tools_hash)
-    return (ROOT, tuple(keys)) if match is None else (match.index, tuple(keys[match.matched :]))
-
-
 def echo_of(
     session: Session, codec: ChatCodec, handle: str, message: Message, before: Sequence[str], tools_hash: str
 ) -> Echo | None:
     """The turn that an assistant message is."""
 
     def asked() -> list[int]:
-        parent, new = _asked_after(session, before, tools_hash)
+        match = session.tree.match(before, tools_hash)
+        new = tuple(before if match is None else before[match.matched :])
+        parent = ROOT if match is None else match.index
         return [
             turn.index
             for turn in reversed(session.tree.turns)
