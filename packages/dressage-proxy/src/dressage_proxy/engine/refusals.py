@@ -63,7 +63,8 @@ def refusal(
     and these words."""
     detail = f"status {status}: {text[:_DETAIL]}"
     if status >= 500 or status in _PASSING:
-        return PassingEngineError(f"the engine answers with status {status}", detail=detail, delay_s=delay_s)
+        told = f"the engine answers with status {status}"
+        return PassingEngineError(told, detail=text[:_DETAIL], delay_s=delay_s)
     if status not in _ASKED_WRONG:
         return StrangeEngineError("the engine cannot be used: see the proxy's log", detail=detail)
     if _OVERFLOW.search(text):

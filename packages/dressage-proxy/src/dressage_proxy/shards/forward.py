@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ _SAID = _HOP | {b"date"}
 _PATIENCE_S = 20.0
 """How long a request waits for a shard that restarts, before it is told to come again."""
 _POLL_S = 0.1
+log = logging.getLogger("dressage.proxy")
 _UNSENT = (aiohttp.ClientConnectorError, FileNotFoundError)
 
 
@@ -114,7 +116,8 @@ class Peer:
                 await send({"type": "http.response.body", "body": b""})
         except (aiohttp.ClientError, OSError):
             if started:
-                raise  # the connection breaks off, as the peer's did
+                log.warning("a shard ended in the middle of a reply: its client's connection breaks off, too")
+                return  # with the reply incomplete: the server here closes the connection
             message = "the session's process restarts: ask again"
             await refuse(scope, send, 503, "shard_unavailable", message)
 
