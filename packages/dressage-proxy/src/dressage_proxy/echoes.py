@@ -1,11 +1,11 @@
 """Assistant messages that clients send back: which turn each is, and which of its sampled ids it stands for.
 
 An echo is recognised by the ids of its tool calls, then by the turn handle that its reasoning carries, then
-by its text; calls that a client gave ids of its own by what they say, in their place alone. What a client
-made of it on the way (dropped reasoning, repaired arguments, a call renamed to ``invalid``) changes nothing:
-the turn's sampled ids take its place, and the difference is flagged. Where a stream broke, and the client
-kept what it had, the echo lacks what came last: then it stands for the ids up to there, and no longer for the
-turn. A beginning without calls or handle is recognised by its place alone.
+by its text; calls that a client gave ids of its own by what they say, where something before them is the same
+too. What a client made of it on the way (dropped reasoning, repaired arguments, a call renamed to
+``invalid``) changes nothing: the turn's sampled ids take its place, and the difference is flagged. Where a
+stream broke, and the client kept what it had, the echo lacks what came last: then it stands for the ids up to
+there, and no longer for the turn. A beginning without calls or handle is recognised by its place alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dressage_segments import TrajectoryTree, Turn
-from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
 
 from dressage_proxy.added import Behind, behind
 from dressage_proxy.canonical import message_key
+from dressage_proxy.lookalikes import Nameless, likeliest
 from dressage_proxy.records import record
 from dressage_proxy.renamed import as_issued
 from dressage_proxy.replies import returned
@@ -27,8 +28,6 @@ from dressage_proxy.replies import returned
 _HANDLE = "dressage-"
 _ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
 """Calls are parsed only where tools are offered."""
-_NEAR = 16
-"""So many messages before an echo tell which of the turns that said the same it is."""
 
 
 @record
@@ -68,6 +67,8 @@ class Echoes:
     """Key of a message that several turns returned -> these turns."""
     thoughts: dict[int, str] = field(default_factory=dict)
     """One of these turns -> key of what it thought, once that was asked for."""
+    nameless: Nameless = field(default_factory=Nameless)
+    """What turns with calls said, whatever ids the calls have."""
     added: dict[str, Behind] = field(default_factory=dict)
     """Text of a message in which a client put something behind a turn's text."""
 
@@ -104,7 +105,7 @@ class Echoes:
             said = message.content or message.tool_calls
             index = self._told(tree, codec, message, key, before) if said else None
             if index is None:
-                index = self._renamed(tree, message, asked)
+                index = self._renamed(tree, codec, message, asked, before)
                 key = key if index is None else tree.turn(index).reply_key
             if index is None:
                 if not message.content.strip():
@@ -140,8 +141,9 @@ class Echoes:
     def said(self, tree: TrajectoryTree, codec: ChatCodec, handle: str) -> Message | None:
         """The message that a turn was returned as, by its handle; None where it is no turn of the session."""
         index = self.handles.get(handle)
-        if index is None:
-            return None
+        return None if index is None else self._said(tree, codec, index)
+
+    def _said(self, tree: TrajectoryTree, codec: ChatCodec, index: int) -> Message | None:
         turn = tree.turn(index)
         issued = list(turn.extra.get("wire_ids", {}))
         matched = turn.calls[-1].matched if turn.calls else None
@@ -164,14 +166,8 @@ class Echoes:
         if message.reasoning.strip():
             thought = _thought_key(message.reasoning)
             turns = [turn for turn in turns if self._thought(tree, codec, turn) == thought] or turns
-        best, most = turns[-1], -1
-        for turn in reversed(turns):
-            answered = _answered(tree, turn, before)
-            if answered > most:
-                best, most = turn, answered
-            if most >= _NEAR:
-                break
-        return best if most else turns[min(before.count(key), len(turns) - 1)]
+        best, most = likeliest(tree, turns, before)
+        return best if most > 0 else turns[min(before.count(key), len(turns) - 1)]
 
     def _thought(self, tree: TrajectoryTree, codec: ChatCodec, index: int) -> str:
         if index not in self.thoughts:
@@ -181,11 +177,21 @@ class Echoes:
         return self.thoughts[index]
 
     def _renamed(
-        self, tree: TrajectoryTree, message: Message, asked: Callable[[], Sequence[int]]
+        self,
+        tree: TrajectoryTree,
+        codec: ChatCodec,
+        message: Message,
+        asked: Callable[[], Sequence[int]],
+        before: Sequence[str],
     ) -> int | None:
-        """The turn that a message is whose calls the client gave ids of its own."""
+        """The turn that a message is whose calls the client gave ids of its own: the one in its place, else
+        one in a place like it."""
         turns = asked() if message.tool_calls else ()
-        return next((turn for turn in turns if as_issued(message, tree.turn(turn)) is not None), None)
+        here = next((turn for turn in turns if as_issued(message, tree.turn(turn)) is not None), None)
+        if here is not None or not message.tool_calls:
+            return here
+        index = self.nameless.find(tree, partial(self._said, tree, codec), message, before)
+        return None if index is None or as_issued(message, tree.turn(index)) is None else index
 
     def _gone_on(
         self, tree: TrajectoryTree, codec: ChatCodec, message: Message, turns: Sequence[int]
@@ -238,20 +244,6 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
     found = _parsed(codec, turn, low)
     same = found.content.strip() == said.strip() and len(found.tool_calls) == calls
     return low if same else None
-
-
-def _answered(tree: TrajectoryTree, index: int, before: Sequence[str]) -> int:
-    """How many of the last messages before an echo are what a turn answered, :data:`_NEAR` at most."""
-    count = 0
-    while index != ROOT:
-        turn = tree.turn(index)
-        index = turn.parent
-        asked = turn.input_keys if index == ROOT else (tree.turn(index).reply_key, *turn.input_keys)
-        for key in reversed(asked):
-            if count in (_NEAR, len(before)) or before[-1 - count] != key:
-                return count
-            count += 1
-    return count
 
 
 def _thought_key(reasoning: str) -> str:
