@@ -68,7 +68,10 @@ def call() -> Callable[..., str]:
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
     """An ASGI application on a real socket of the loopback; ends at once, whatever is still going on."""
-    config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None)
+    # Idle connections are the clients' to give up: what both end at once may have a request on it.
+    config = uvicorn.Config(
+        app, http="httptools", ws="none", lifespan="off", log_config=None, timeout_keep_alive=75
+    )
     config.load()
     state = ServerState()
 

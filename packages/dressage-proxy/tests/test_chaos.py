@@ -136,7 +136,7 @@ async def test_whatever_agents_engine_and_pauses_do_each_token_is_accounted_for_
     world = World(rig, seed)
     outputs = [rig.ids(text + "<|im_end|>") for text in TEXTS]
     rig.engine.policy = lambda *_: world.random.choice(outputs)
-    rig.engine.delay_s = 0.002
+    rig.engine.delay_s = 0.005
     pausing = asyncio.create_task(world.pause())
     async with asyncio.timeout(60):
         sessions = [s for _ in range(2) for s in await asyncio.gather(*(world.run() for _ in range(12)))]
