@@ -218,6 +218,7 @@ async def test_an_abort_that_is_told_as_an_error_is_an_abort(make_rig):
         (TOTAL.format(prompt=100, window=150, left=50, total=150), 150, 1),
         ("Input length (100 tokens) exceeds the maximum allowed length (64 tokens).", 64, 0),
         ("Input length 100 exceeds the maximum allowed input length of 64 tokens.", 64, 0),
+        ("input_ids has 100 ids, the context is 64: shorten it", 64, 0),
         ("Request requires more tokens than the KV cache can hold", None, 0),
     ],
 )

@@ -171,8 +171,12 @@ async def test_a_pause_survives_a_restart_for_all_and_for_each_session(make_rig)
     while (await third.http.get("/rollout")).json()["waiting"] != 2:
         await asyncio.sleep(0)
     assert (await third.http.get("/rollout")).json()["state"] == "paused"
+    metrics = (await third.http.get("/metrics")).text
+    assert "dressage_paused 1.0" in metrics
+    assert "dressage_waiting_turns 2.0" in metrics
     assert (await resume(third, 3)).json() == {"state": "running", "version": 3, "in_flight": 0, "waiting": 2}
     assert all(reply.choices for reply in await asyncio.gather(*held))
+    assert "dressage_paused 0.0" in (await third.http.get("/metrics")).text
 
 
 async def test_a_session_that_ended_while_it_was_paused_is_paused_no_more(make_rig):

@@ -67,6 +67,8 @@ class Proxy:
         # What is kept in memory alone has no pause to come back to.
         file = GateFile(store.root / GATE_FILE, fsync=config.fsync) if isinstance(store, FilesStore) else None
         controller = Controller(engines, file)
+        metrics.paused.set_function(lambda: controller.state.paused)
+        metrics.waiting.set_function(lambda: controller.waiting)
         generator = Generator(
             engines,
             controller,

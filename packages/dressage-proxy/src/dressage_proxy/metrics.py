@@ -36,6 +36,8 @@ class Metrics:
             "dressage_undelivered_turns", "Turns whose client was gone", registry=self.registry
         )
         self.in_flight = Gauge("dressage_in_flight_calls", "Engine calls under way", registry=self.registry)
+        self.paused = Gauge("dressage_paused", "1 while all sessions are paused", registry=self.registry)
+        self.waiting = Gauge("dressage_waiting_turns", "Turns held until a resume", registry=self.registry)
         self.unversioned = Gauge(
             "dressage_unversioned_engines",
             "Engines whose weight version is no number: nothing of them is trained",

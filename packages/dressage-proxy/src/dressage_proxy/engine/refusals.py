@@ -20,8 +20,10 @@ _ASKED_WRONG = frozenset({400, 413})
 """The request itself is at fault; whatever else is refused was not the agent's to say."""
 _ABORTED = 499
 _ABORT = re.compile(r"(?i)\babort")
-_OVERFLOW = re.compile(r"(?i)context (?:length|window|size)|allowed (?:input )?length|cache can hold")
-_WINDOW = re.compile(r"(?i)(?:context (?:length|window|size)|allowed (?:input )?length)\D{0,20}?([0-9]{1,9})")
+_OVERFLOW = re.compile(r"(?i)context (?:length|window|size|is)|allowed (?:input )?length|cache can hold")
+_WINDOW = re.compile(
+    r"(?i)(?:context (?:length|window|size|is)|allowed (?:input )?length)\D{0,20}?([0-9]{1,9})"
+)
 _TOTAL = re.compile(r"(?i)total of ([0-9]{1,9})")
 _OURS = re.compile(r"(?i)vocab|\bserver\b|\blaunch|(?<!\S)`?--[a-z]")
 """Of a 400 that tells how an engine was started: no agent can change that."""
