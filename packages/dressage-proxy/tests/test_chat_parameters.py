@@ -29,6 +29,8 @@ async def test_a_sampling_parameter_reaches_the_engine_and_the_evidence(rig):
         assert segment.sampling[recorded] == expected
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
 NEUTRAL = [
     {"user": "u"},
     {"metadata": {"a": "b"}},
@@ -47,6 +49,9 @@ NEUTRAL = [
     {"modalities": ["text"]},
     {"functions": []},
     {"parallel_tool_calls": True},
+    {"parallel_tool_calls": False},
+    {"parallel_tool_calls": False, "tools": []},
+    {"parallel_tool_calls": False, "tools": [TOOL], "tool_choice": "none"},
     {"search_parameters": {"mode": "off"}},
     {"thinking_budget": 1024, "reasoning_split": True, "tool_stream": True},
     {"tool_choice": "auto"},
@@ -80,7 +85,8 @@ REFUSED = [
     ({"web_search_options": {}}, "web_search_options"),
     ({"search_parameters": {"mode": "auto"}}, "search_parameters"),
     ({"reasoning_split": False}, "reasoning_split"),
-    ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"parallel_tool_calls": False, "tools": [TOOL]}, "parallel_tool_calls"),
+    ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
     ({"made_up": 1}, "made_up"),
     ({"continue_final_message": True}, "continue_final_message"),
     ({"add_generation_prompt": False}, "add_generation_prompt"),

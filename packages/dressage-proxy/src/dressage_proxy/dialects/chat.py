@@ -19,7 +19,7 @@ from dressage_proxy.fresh import fresh_id
 PARAMETERS = params.Parameters(
     read=names(
         "model messages tools stream stream_options max_tokens max_completion_tokens stop "
-        "tool_choice chat_template_kwargs"
+        "tool_choice parallel_tool_calls chat_template_kwargs"
     ),
     accepted={
         "user": "names the end user",
@@ -48,7 +48,6 @@ PARAMETERS = params.Parameters(
         "response_format": ({"type": "text"},),
         "modalities": (["text"],),
         "functions": ([],),
-        "parallel_tool_calls": (True,),
         "reasoning_split": (True,),
         "search_parameters": ({"mode": "off"},),
         **dict.fromkeys(names("add_generation_prompt separate_reasoning skip_special_tokens"), (True,)),
@@ -207,13 +206,13 @@ def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
                 fix='send {"type": "function", "function": {"name": …, "parameters": …}}',
             )
     choice = body.get("tool_choice")
-    if choice == "none":
-        return []
-    if choice not in (None, "auto"):
+    if choice not in (None, "auto", "none"):
         raise params.unsupported(
             "tool_choice", f"tool_choice {short(choice)} is not supported", 'send "auto" or "none"'
         )
-    return tools
+    offered = [] if choice == "none" else tools
+    params.parallel_calls(body, offered=bool(offered))
+    return offered
 
 
 def openai_error(error: RequestError) -> bytes:

@@ -139,6 +139,13 @@ def flag(body: Mapping[str, Any], name: str, where: str = "") -> bool:
     return bool(value)
 
 
+def parallel_calls(body: Mapping[str, Any], *, offered: bool) -> None:
+    """Check ``parallel_tool_calls``: false says nothing where no tool is ``offered``. Raises RequestError."""
+    name = "parallel_tool_calls"
+    if not flag(body, name) and body.get(name) is not None and offered:
+        raise unsupported(name, f"{name} false is not supported: a model makes as many calls as it samples")
+
+
 def shape(value: object, kind: type, name: str, default: Any) -> Any:
     """A parameter of one JSON type (dict or list), ``default`` where it is absent. Raises RequestError."""
     if value is None:

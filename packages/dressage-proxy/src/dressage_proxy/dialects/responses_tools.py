@@ -118,10 +118,5 @@ def read_tools(body: Mapping[str, Any]) -> Tools:
         )
     if choice == "none":
         tools.offered = []
-    parallel = params.flag(body, "parallel_tool_calls") or body.get("parallel_tool_calls") is None
-    if tools.offered and not parallel:
-        raise unsupported(
-            "parallel_tool_calls",
-            "parallel_tool_calls false is not supported: a model makes as many calls as it samples",
-        )
+    params.parallel_calls(body, offered=bool(tools.offered))
     return tools
