@@ -166,6 +166,25 @@ async def test_calls_that_nobody_answered_are_followed_by_a_turn(
     assert len((await rig.end(session)).segments) == 1
 
 
+@pytest.mark.parametrize("answered", [False, True])
+async def test_items_of_two_turns_of_calls_are_two_turns(
+    rig: Any, shell: dict[str, Any], call: Any, answered: bool
+) -> None:
+    """Items of the Responses API say nothing of turns: the calls stand side by side."""
+    rig.script(call(command="a"), call(command="b"), "ok", "so")
+    session = await rig.open()
+    tools = offered("responses", shell)
+    items = await talk(rig, session, "responses", [[USER], []], tools=tools)
+    if answered:
+        items += [{"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "b"}]
+    for _ in range(2):
+        items += await ask(rig, session, "responses", items, tools=tools)
+    tree = rig.tree(session)
+    assert [turn.parent for turn in tree.turns] == [-1, 0, 1, 2]
+    holds_sampled(rig, tree)
+    assert len((await rig.end(session)).segments) == 1
+
+
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("own", ["", "Now. "])
 async def test_a_turn_of_calls_in_one_message_with_the_turn_before_it_is_a_turn_of_its_own(

@@ -70,7 +70,8 @@ def _split(turns: Sequence[Sequence[int | None]], raw: Sequence[Message]) -> lis
         end = index + 1
         while end < len(raw) and isinstance(raw[end], Mapping) and raw[end].get("role") == "tool":
             end += 1
-        if len(parts) < 2 or (end == len(raw) and not _answered(parts[-1], raw[index + 1 :])):
+        own = None in turns[index] and end == len(raw)
+        if len(parts) < 2 or (own and not _answered(parts[-1], raw[index + 1 :])):
             split.append((index, message))
             index += 1
             continue
@@ -100,7 +101,7 @@ def _parts(made: Sequence[int | None], message: Message) -> list[list[Any]]:
 
 
 def _answered(calls: Sequence[Any], results: Sequence[Message]) -> bool:
-    """Whether a result answers one of the calls: a conversation does not end with a call."""
+    """Whether a result answers one of the calls: a conversation does not end with an agent's own."""
     ids = {call["id"] for call in calls}
     return any(result.get("tool_call_id") in ids for result in results)
 
