@@ -5,7 +5,7 @@ what a turn thought, said and called as messages of their own."""
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from dressage_tito import MessageError, message_from_json
@@ -151,6 +151,8 @@ def whole_turns(
     where together they say just what a turn said, and apart they do not. What was put beside a turn, and two
     turns in a row, stay what they are.
     """
+    if not spoken_in_a_row(raw):
+        return raw, handles
     whole: list[Message] = []
     moved: dict[int, str] = {}
     index = 0
@@ -173,6 +175,11 @@ def whole_turns(
         whole.append(message)
         index = end
     return (raw, handles) if len(whole) == len(raw) else (whole, moved)
+
+
+def spoken_in_a_row(raw: Sequence[Message]) -> bool:
+    """Whether there is anything for :func:`whole_turns` to look at."""
+    return any(_spoken(one) and _spoken(two) for one, two in pairwise(raw))
 
 
 def _spoken(message: object) -> bool:

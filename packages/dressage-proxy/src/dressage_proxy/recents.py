@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dressage_proxy.added import Behind, apart
-from dressage_proxy.interleaved import turn_by_turn, whole_turns
+from dressage_proxy.interleaved import spoken_in_a_row, turn_by_turn, whole_turns
 from dressage_proxy.records import record
 from dressage_proxy.volatile import pin_volatile
 
@@ -60,9 +60,12 @@ class _Recent:
         # Whether calls are in order shows from one message with calls to the next.
         first = max(size - 1, 0) if self.calls_at < 0 else self.calls_at
         tail = came[first:]
-        near = {index - first: handle for index, handle in handles.items() if index >= first}
-        if turn_by_turn(calls, tail, {})[0] is not tail or whole_turns(returned, tail, near)[0] is not tail:
+        if turn_by_turn(calls, tail, {})[0] is not tail:
             return None
+        if spoken_in_a_row(tail):
+            near = {index - first: handle for index, handle in handles.items() if index >= first}
+            if whole_turns(returned, tail, near)[0] is not tail:
+                return None
         at = _last_calls(new)
         calls_at = self.calls_at if at < 0 else size + at
         whole = [*self.came, *new]
