@@ -37,7 +37,7 @@ KEY = "k" * 16
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -155,7 +155,7 @@ async def serving(state: Path, port: int) -> AsyncIterator[asyncio.subprocess.Pr
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        line = await asyncio.wait_for(process.stdout.readline(), 120)
         assert line == b"dressage-blackbox-server ready on http://127.0.0.1:%d\n" % port
         yield process
     finally:
