@@ -139,6 +139,14 @@ async def test_a_string_and_one_text_block_are_equal_and_cache_marks_mean_nothin
     assert len((await rig.end(session)).segments) == 1
 
 
+@pytest.mark.parametrize("system", [None, "", [], [{"type": "text", "text": ""}]])
+async def test_a_system_prompt_that_says_nothing_is_none(rig, system):
+    session = await rig.open()
+    body = {"model": "m", "max_tokens": 50, "system": system, "messages": [user("go")]}
+    assert (await rig.http.post(f"/s/{session}/v1/messages", json=body)).status_code == 200
+    assert "system" not in rig.codec.decode(rig.engine.requests[0].input_ids)
+
+
 async def test_system_messages_inside_the_conversation_stay_where_they_are(rig):
     session = await rig.open()
     note = {"role": "system", "content": "# Environment", "output_config": {"effort": "low"}}

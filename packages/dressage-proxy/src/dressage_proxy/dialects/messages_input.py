@@ -209,7 +209,7 @@ def read_messages(body: Mapping[str, Any], memo: Memo, tools: Tools) -> tuple[Ra
         raise RequestError("messages must be a non-empty list", field="messages", fix="send messages")
     lead: Raw = []
     blocks = texts(body.get("system"), "system", _TEXT, _TEXT_FIELDS)
-    if blocks:
+    if any(blocks):
         lead.append({"role": "system", "content": chat_parts(blocks, SYSTEM_JOINER)})
     reading, read = memo.start(items)
     conversation = Conversation(reading, tools)
