@@ -107,6 +107,8 @@ class EngineClient:
     async def abort(self, engine: str, rid: str) -> bool:
         """Ask the engine to abort a call. False when the engine did not take the request."""
         assert self._control is not None, "start() was not called"
+        if self._control.closed:  # whoever asks last may be late
+            return False
         try:
             async with self._control.post(
                 f"{engine}/abort_request",

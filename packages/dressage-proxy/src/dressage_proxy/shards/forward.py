@@ -149,14 +149,19 @@ class Peer:
         return self._session
 
 
-async def refuse(scope: Scope, send: Send, status: int, code: str, message: str) -> None:
-    """An error in the control plane's shape, or for model calls in one that every dialect's clients read."""
+async def refuse(
+    scope: Scope, send: Send, status: int, code: str, message: str, *, close: bool = False
+) -> None:
+    """An error in the control plane's shape, or for model calls in one that every dialect's clients read.
+    ``close``: the next request comes over another connection."""
     error = {"code": code, "message": message}
     body: dict[str, object] = {"error": error}
     if scope["path"].startswith("/s/"):
         body = {"type": "error", "error": {"type": "api_error", **error}}
-    later = [(b"retry-after", b"1")] if status in (429, 503) else []
-    await send_reply(send, status, orjson.dumps(body), later)
+    headers = [(b"retry-after", b"1")] if status in (429, 503) else []
+    if close:
+        headers.append((b"connection", b"close"))
+    await send_reply(send, status, orjson.dumps(body), headers)
 
 
 async def _body(receive: Receive, limit: int) -> bytes | None:

@@ -23,7 +23,7 @@ from dressage_proxy.guard import Guard
 from dressage_proxy.serving import Server, Stop, http_server, serving, stop_at_signals
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.dispatch import Dispatcher
-from dressage_proxy.shards.forward import Peer
+from dressage_proxy.shards.forward import Peer, refuse
 from dressage_proxy.shards.front import Front
 from dressage_proxy.shards.worker import AT_ONCE, FRONT
 
@@ -166,6 +166,8 @@ class Supervisor:
             Peer(folder / f"{index}.sock", config.max_body_bytes) for index in range(config.shards)
         ]
         self.front = Front(self._peers, gate, lambda index: self.shards[index].up)
+        self._away = http_server(_Away())
+        self._away.config.load()
         self._guarded = Guard(self.front, config.control_key, config.max_body_bytes)
         environment = {**os.environ, key_variable: config.control_key}
         command = [*command, "--shard-folder", str(folder)]
@@ -234,6 +236,20 @@ class Supervisor:
             stopped.cancel()
             await asyncio.gather(up, stopped, return_exceptions=True)
 
+    async def give(self, connection: socket.socket, path: str, server: Server | None) -> None:
+        """Give a connection away by the path of its first request; see :meth:`_serve`."""
+        session = session_in(path) if path.startswith("/s/") else None
+        if session is None and server is not None:
+            await server.adopt(connection)
+            return
+        shard = 0 if session is None else shard_of(session, len(self.shards))
+        try:
+            await self.shards[shard].hand_over(connection)
+        except OSError:  # it is away for long, or has ended; a TimeoutError is one
+            await self._away.adopt(connection)
+        else:
+            connection.close()  # the process has its own descriptor of it
+
     async def _serve(
         self, data: socket.socket, server: Server | None, ready: dict[str, object], stop: Stop
     ) -> None:
@@ -241,13 +257,7 @@ class Supervisor:
         without one the control plane is elsewhere, and any shard says that there is no such route."""
 
         async def give(connection: socket.socket, path: str) -> None:
-            session = session_in(path) if path.startswith("/s/") else None
-            if session is None and server is not None:
-                await server.adopt(connection)
-                return
-            shard = 0 if session is None else shard_of(session, len(self.shards))
-            with connection:  # the process has its own descriptor of it
-                await self.shards[shard].hand_over(connection)
+            await self.give(connection, path, server)
 
         accepting = asyncio.create_task(Dispatcher(data, give).serve())
         print(json.dumps({**ready, "shards": [shard.pid for shard in self.shards]}), flush=True)
@@ -257,6 +267,15 @@ class Supervisor:
         finally:
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)
+
+
+class _Away:
+    """ASGI: what is told to a client whose shard takes no connection. It has another one next time."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            message = "the session's process restarts: ask again"
+            await refuse(scope, send, 503, "shard_unavailable", message, close=True)
 
 
 class _ControlAlone:
