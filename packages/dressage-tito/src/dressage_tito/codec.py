@@ -217,11 +217,9 @@ class ChatCodec:
         one does, it is encoded as plain text. Raises ValueError where ``template_kwargs`` are not allowed.
         """
         kwargs = {**self._kwargs, **checked_kwargs(template_kwargs)}
-        if not messages:
-            return Refusal("no_messages", "messages is empty: give at least one")
         refusal = refuse_messages(self.profile, messages, tools)
-        if refusal is not None:
-            return refusal
+        if not messages or refusal is not None:
+            return refusal or Refusal("no_messages", "messages is empty: give at least one")
         rendered = self._renderer.render(self._roles(messages), tools, kwargs)
         return rendered if isinstance(rendered, Refusal) else self._encoded(rendered)
 
@@ -236,10 +234,9 @@ class ChatCodec:
     ) -> Encoded | Refusal:
         """The ids to append to ``prefix_ids`` (what the engine saw and sampled, ending in a sampled turn).
 
-        They close the turn where it is not closed, add the appended messages and the generation prompt.
-        Only the prefix's last ids are looked at; the cost depends on what is new alone. With nothing appended
-        the model's next turn follows its last one: the Refusal says why where the template does not print
-        two such turns with just that between them.
+        They close the turn where it is not closed, add the appended messages and the generation prompt; with
+        none the model's next turn follows its last one, where the template prints two such turns just so.
+        Only the prefix's last ids are looked at; the cost depends on what is new alone.
 
         ``thinking`` is the session's policy: ``keep`` leaves sampled reasoning in the context;
         ``as-template`` gives a Refusal (``thinking_stripped``, ``stop_rewritten``) exactly where the template
@@ -251,21 +248,19 @@ class ChatCodec:
         refusal = refuse_messages(self.profile, appended, tools) or refuse_appended(
             self.profile, appended, tools
         )
-        if refusal is not None:
-            return refusal
-        if len(prefix_ids) == 0:
-            return Refusal("empty_prefix", "prefix_ids is empty: use start for the first call")
+        if refusal is not None or len(prefix_ids) == 0:
+            return refusal or Refusal("empty_prefix", "prefix_ids is empty: use start for the first call")
+        said = self._roles(appended)
         if thinking == "as-template":
-            refusal = self._history.rewritten(prefix_ids, self._roles(appended), tools, kwargs)
+            refusal = self._history.rewritten(prefix_ids, said, tools, kwargs)
             if refusal is not None:
                 return refusal
-        if appended:
-            tail = self._renderer.tail(self._roles(appended), tools, kwargs)
-        else:
-            tail = self._following.tail(prefix_ids, kwargs, tools=bool(tools))
-        if isinstance(tail, Refusal):
-            return tail
-        encoded = self._encoded(tail)
+        tail = (
+            self._renderer.tail(said, tools, kwargs)
+            if said
+            else self._following.tail(prefix_ids, kwargs, tools=bool(tools))
+        )
+        encoded = tail if isinstance(tail, Refusal) else self._encoded(tail)
         return encoded if isinstance(encoded, Refusal) else self._ends.joined(prefix_ids, encoded)
 
     def parse(
@@ -304,7 +299,10 @@ class ChatCodec:
         """Developer messages as system messages where the template knows no developer."""
         if self.profile.developer_role:
             return list(messages)
-        return [_as_system(message) if message.role == "developer" else message for message in messages]
+        return [
+            Message("system", message.content, name=message.name) if message.role == "developer" else message
+            for message in messages
+        ]
 
     def _encoded(self, rendered: Rendered) -> Encoded | Refusal:
         try:
@@ -318,10 +316,5 @@ class ChatCodec:
         if self.profile.reasoning_tags is None:
             return False
         opening, closing = self.profile.reasoning_tags
-        last = rendered.spans[-1][1] if rendered.spans else 0
-        tail = rendered.text[last:]
+        tail = rendered.text[rendered.spans[-1][1] if rendered.spans else 0 :]
         return tail.rfind(opening) > tail.rfind(closing)
-
-
-def _as_system(message: Message) -> Message:
-    return Message("system", message.content, name=message.name)
