@@ -11,7 +11,7 @@ URL = "http://e:1"
 
 
 async def until(found):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await found():
             await asyncio.sleep(0.01)
 

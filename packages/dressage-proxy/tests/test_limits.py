@@ -17,7 +17,7 @@ HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -50,7 +50,7 @@ async def test_a_turn_that_comes_as_its_caller_leaves_is_the_next_ones() -> None
     await asyncio.sleep(0)
     admission.leave()  # the turn of the first, who is told at the loop's next round
     leaving.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await next_one
     assert leaving.cancelled()
     assert admission.taken == 1
@@ -63,7 +63,7 @@ async def test_a_place_that_is_given_back_as_the_only_waiter_leaves_is_free_for_
     await asyncio.sleep(0)
     leaving.cancel()
     admission.leave()  # before the one that was cancelled could say so
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await admission.enter(60)
     await asyncio.wait({leaving})
     assert (admission.taken, admission.waiting) == (1, 0)

@@ -27,7 +27,7 @@ GRACE_S = 1.5
 
 async def until(condition: Callable[[], bool]) -> None:
     """Look again and again, for a bounded time, without a wait in between that another test would feel."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -53,7 +53,7 @@ async def talk(*sent: bytes) -> SandboxGone | Exception | bytes:
     for data in sent:
         theirs.sendall(data)
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             return await channel.answer(call, wire.ABORT)
     except (SandboxGone, SandboxFileError) as error:
         return error
