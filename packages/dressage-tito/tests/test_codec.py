@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dressage_tito import ChatCodec, Encoded, Message, Refusal, ToolCall, concat_encoded, reply_text
+from dressage_tito.certify import certify
 from dressage_tito.fuzz import TOOLS
 from dressage_tito.toy import TEMPLATE, write_toy_tokenizer
 
@@ -295,6 +296,47 @@ def test_added_tokens_that_swallow_blanks_do_so_in_the_frame(tmp_path: Path, gra
     text = codec.reference_text(messages, TOOLS)
     assert isinstance(text, str)
     assert granted(codec.start(messages, TOOLS)).ids.tolist() == codec.encode_sample(text)
+
+
+SWALLOWING = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '<|sep|>' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant<|sep|>' }}{%- endif %}
+"""
+
+
+@pytest.mark.parametrize("sides", [("lstrip",), ("rstrip",), ("lstrip", "rstrip")])
+def test_blanks_of_a_message_that_the_tokens_beside_it_swallow_are_swallowed(
+    tmp_path: Path, granted: Granted, sides: tuple[str, ...]
+) -> None:
+    """As with the tokens of Phi-3 and Phi-4."""
+    import json
+
+    folder = write_toy_tokenizer(tmp_path / "f", template=SWALLOWING, more_special=["<|sep|>"])
+    data = json.loads((folder / "tokenizer.json").read_text())
+    for item in data["added_tokens"]:
+        if item["content"] in {"<|im_end|>", "<|sep|>"}:
+            item.update(dict.fromkeys(sides, True))
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    codec = ChatCodec.from_folder(folder)
+    for content in (" u ", "\n\n", "", "\u3000a  b\t", "\x1cu\x1f", " <|im_end|> ", "a", "  <|sep|>"):
+        messages = [Message("user", content), Message("assistant", content), Message("user", "x " + content)]
+        start = granted(codec.start(messages))
+        if "<|" not in content:
+            text = codec.reference_text(messages)
+            assert isinstance(text, str)
+            assert start.ids.tolist() == codec.encode_sample(text)
+            prompt = granted(codec.start(messages[:1])).ids.tolist()
+            sampled = codec.encode_sample("a<|im_end|>")
+            delta = granted(codec.extend([*prompt, *sampled], messages[2:]))
+            text = codec.reference_text([messages[0], Message("assistant", "a"), messages[2]])
+            assert isinstance(text, str)
+            assert [*prompt, *sampled, *delta.ids.tolist()] == codec.encode_sample(text)
+        control = [token for token in start.ids.tolist() if token in codec.control_ids]
+        assert len(control) == 3 * 3 + 2
+        assert not any(token in codec.control_ids for token in start.ids[~start.frame].tolist())
+    assert certify(folder, conversations=30).certified
 
 
 def test_an_id_that_ends_turns_by_the_profile_is_a_mismatch_though_it_is_not_special(

@@ -71,7 +71,7 @@ def _walk(subject: Subject, conversation: Conversation) -> list[int]:
 
 
 def _check_extend(subject: Subject, conversation: Conversation) -> str | None:
-    if subject.spells_control(conversation):
+    if subject.spells_control(conversation) or subject.loses_blanks(conversation):
         raise NotApplicable
     codec = subject.codec
     _granted(subject.start(conversation.messages(), conversation))
@@ -99,7 +99,7 @@ def _check_prefix(subject: Subject, conversation: Conversation) -> str | None:
     odd = _granted(codec.extend([*prompt, *pieces, *stop], appended, conversation.tools))
     if not np.array_equal(canonical.ids, odd.ids):
         raise Failed("another segmentation of the reply changes what is appended")
-    if not subject.spells_control(conversation):
+    if not subject.spells_control(conversation) and not subject.loses_blanks(conversation):
         whole = subject.full([*first.appended, first.reply, *appended], conversation)
         wanted = comparable(codec, codec.decode(subject.ids(whole)))
         got = comparable(codec, codec.decode([*prompt, *pieces, *stop, *odd.ids.tolist()]))
@@ -140,7 +140,7 @@ def _check_opener(
 
 
 def _check_policy(subject: Subject, conversation: Conversation) -> str | None:
-    if subject.spells_control(conversation) or not conversation.rounds:
+    if subject.spells_control(conversation) or subject.loses_blanks(conversation) or not conversation.rounds:
         raise NotApplicable
     codec = subject.codec
     _granted(subject.start(conversation.messages(), conversation))

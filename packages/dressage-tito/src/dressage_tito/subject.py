@@ -52,6 +52,10 @@ class Subject:
         self._memory = _Memory()
         literals = sorted(codec.control_literals, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, literals)) or "(?!)")
+        encode = codec.encode_sample
+        self._swallows = any(
+            encode(literal) in (encode(f" {literal}"), encode(f"{literal} ")) for literal in literals
+        )
         profile = codec.profile
         block = profile.reasoning_block
         skips = block is not None and block[1].strip() in profile.generation_prompt
@@ -71,6 +75,14 @@ class Subject:
     def spells_control(self, conversation: Conversation) -> bool:
         """Whether content spells a control literal (the full render then takes it for one)."""
         return any(self._pattern.search(message.content) for message in conversation.messages())
+
+    def loses_blanks(self, conversation: Conversation) -> bool:
+        """Whether control tokens swallow the blanks beside them, and a reply begins or ends with some, or has
+        no text: blanks that a model samples or is given stay, and those of a render do not."""
+        if not self._swallows:
+            return False
+        said = [text for item in conversation.rounds for text in (item.reply.content, item.reply.reasoning)]
+        return any(text != text.strip() for text in said) or not all(said[::2])
 
     def harmless(self, messages: Sequence[Message]) -> list[Message]:
         """The same messages with other text (its own in each) in place of each control literal."""

@@ -11,7 +11,6 @@ import bisect
 import functools
 import itertools
 import json
-import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from tokenizers import Tokenizer
 from dressage_tito.bytelevel import IdBytes, alphabet
 from dressage_tito.errors import FolderError
 from dressage_tito.folder import TokenizerFolder
+from dressage_tito.literals import is_control, literal_pattern, with_blanks
 from dressage_tito.spans import Span, without_escapes
 from dressage_tito.unbreakable import UnbreakableTokenError
 from dressage_tito.words import Words
@@ -31,13 +31,6 @@ Json = Mapping[str, Any]
 _Unframed = tuple[int, int, NDArray[np.bool_] | Literal[False]]
 """Of the ids from the first number up to the second: which are the frame's."""
 
-_BLANKS = " \t\n\r\u2581"
-"""Blank space; U+2581 is how SentencePiece writes a blank."""
-_MARKUP = re.compile(
-    r"</?(?:a|b|blockquote|br|caption|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|s|small|span|strike|strong|sub|sup"
-    r"|table|tbody|td|tfoot|th|thead|tr|u|ul)>"
-)
-"""HTML that people write: some vocabularies (Gemma's) add such tags, and they stand for no structure."""
 _NO_ADDED = '"added_tokens": []'
 _FRAME_RUNS = 256
 _FRAME_RUN_CHARS = 256
@@ -51,8 +44,8 @@ class Tokens:
 
     def __init__(self, folder: TokenizerFolder, *, threads: bool = False) -> None:
         added: list[dict[str, Any]] = folder.tokenizer["added_tokens"]
-        control = [item for item in added if _is_control(item)]
-        plain = [item for item in added if not _is_control(item)]
+        control = [item for item in added if is_control(item)]
+        plain = [item for item in added if not is_control(item)]
         self.control_ids: dict[str, int] = {str(item["content"]): int(item["id"]) for item in control}
         self.special_ids: dict[int, str] = {
             int(item["id"]): str(item["content"]) for item in control if item.get("special")
@@ -62,8 +55,13 @@ class Tokens:
         source = json.dumps({**folder.tokenizer, "added_tokens": [], "truncation": None, "padding": None})
         self._full = _build(folder, source, added)
         self._plain = _build(folder, source, plain)
-        self.literals = _literal_pattern(control, spaces=False)
-        self._frame_literals = _literal_pattern(control, spaces=True)
+        self.literals = literal_pattern(control, words=False)
+        self._frame_literals = literal_pattern(control, words=True)
+        self._strips = {
+            str(item["content"]): (bool(item.get("lstrip")), bool(item.get("rstrip")))
+            for item in control
+            if item.get("lstrip") or item.get("rstrip")
+        }
         vocabulary = self._full.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         self._byte_level = not plain and _is_byte_level(folder.tokenizer)
@@ -118,9 +116,13 @@ class Tokens:
         size = position = placed = 0
         for start, end, token in [*self._frame_matches(text, content), (len(text), len(text), None)]:
             first = placed
-            while placed < len(content) and content[placed][1] <= start:
+            while placed < len(content) and content[placed][0] < start:
                 placed += 1
-            spans = [(a - position, b - position) for a, b in content[first:placed] if a < b]
+            spans = [
+                (max(a, position) - position, min(b, start) - position)
+                for a, b in content[first:placed]
+                if max(a, position) < min(b, start)
+            ]
             run, places = self._encode_run(text[position:start], spans, escape)
             unframed += [(size + a, size + b, value) for a, b, value in places]
             ids.append(run)
@@ -136,16 +138,18 @@ class Tokens:
         return np.concatenate(ids), frame
 
     def _frame_matches(self, text: str, content: Sequence[Span]) -> list[tuple[int, int, int]]:
-        """(start, end, id) of the control literals that lie wholly in the frame."""
+        """(start, end, id) of the control literals that lie wholly in the frame, with the blanks beside them,
+        also those of content, that their tokens swallow."""
         matches = []
-        position = 0
+        position = swallowed = 0
         for start, end in [*content, (len(text), len(text))]:
             for match in self._frame_literals.finditer(text, position, start):
                 literal = match.group()
-                token = self.control_ids.get(literal)
-                if token is None:
-                    token = self.control_ids[literal.strip()]
-                matches.append((match.start(), match.end(), token))
+                first, last = match.span()
+                if literal in self._strips:
+                    first, last = with_blanks(text, swallowed, first, last, *self._strips[literal])
+                matches.append((first, last, self.control_ids[literal]))
+                swallowed = last
             position = end
         return matches
 
@@ -262,28 +266,6 @@ def _is_byte_level(tokenizer: Json) -> bool:
         and last.get("type") == "ByteLevel"
         and not last.get("add_prefix_space")
     )
-
-
-def _is_control(item: Mapping[str, Any]) -> bool:
-    literal = str(item["content"])
-    if len(literal.strip(_BLANKS)) < 2:
-        return False
-    return bool(item.get("special")) or not _MARKUP.fullmatch(literal)
-
-
-def _literal_pattern(added: list[dict[str, Any]], *, spaces: bool) -> re.Pattern[str]:
-    """Leftmost, longest first; with ``spaces`` the literals that swallow neighbouring blanks do so."""
-    parts = []
-    for item in sorted(added, key=lambda item: -len(str(item["content"]))):
-        part = re.escape(str(item["content"]))
-        if spaces and item.get("single_word"):
-            part = rf"(?<!\w){part}(?!\w)"
-        if spaces and item.get("lstrip"):
-            part = rf"\s*{part}"
-        if spaces and item.get("rstrip"):
-            part = rf"{part}\s*"
-        parts.append(part)
-    return re.compile("|".join(parts) if parts else r"(?!)")
 
 
 def _build(folder: TokenizerFolder, source: str, added: list[dict[str, Any]]) -> Tokenizer:
