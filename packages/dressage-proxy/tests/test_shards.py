@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -16,6 +17,7 @@ from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Peer
 from dressage_proxy.shards.front import _PROBE_PATIENCE_S
+from dressage_proxy.shards.supervisor import Shard
 from dressage_segments import audit
 from dressage_store import FilesStore
 from hypothesis import given
@@ -137,6 +139,36 @@ async def test_a_peer_that_is_away_for_long_is_told_as_unavailable(tmp_path, mon
     await peer.close()
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"1") in sent[0]["headers"]
+
+
+TALKATIVE = """
+import socket, sys, time
+channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--shard-channel") + 1]))
+print("a hook says something before the shard is up", flush=True)
+if "fails" in sys.argv:
+    sys.exit(3)
+channel.send(b"up")
+sys.stdout.write("x" * 1_000_000)
+sys.stdout.flush()
+channel.send(b"done")
+channel.recv(1)
+"""
+
+
+async def test_what_a_shard_prints_neither_stops_it_nor_makes_it_ready(capfd):
+    """A tool hook may print: nobody reads a pipe, and what came first was once taken for readiness."""
+    shard = Shard(0, [sys.executable, "-c", TALKATIVE], dict(os.environ), str)
+    keeping = asyncio.create_task(shard.keep())
+    async with asyncio.timeout(20):
+        await shard.wait_up()
+        assert await asyncio.get_running_loop().sock_recv(shard._channel, 64) == b"done"
+    await shard.stop(0)
+    await keeping
+    assert "before the shard is up" in capfd.readouterr().err
+    silent = Shard(0, [sys.executable, "-c", TALKATIVE, "fails"], dict(os.environ), str)
+    with pytest.raises(ConfigError, match="did not start"):
+        await silent.keep()
+    assert not silent.up
 
 
 class Served:

@@ -25,8 +25,9 @@ from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.forward import Peer, refuse
 from dressage_proxy.shards.front import Front
-from dressage_proxy.shards.worker import AT_ONCE, FRONT
+from dressage_proxy.shards.worker import AT_ONCE, FRONT, READY
 
+_STDERR = 2
 _BACKOFF_S = 0.2
 _BACKOFF_CAP_S = 10.0
 _STEADY_S = 30.0
@@ -114,14 +115,16 @@ class Shard:
                 *self._command,
                 *("--shard-index", str(self.index), "--shard-channel", str(theirs.fileno())),
                 *("--shard-state", self._state()),
-                stdout=asyncio.subprocess.PIPE,
+                stdout=_STDERR,  # what a hook or a library prints there; the ready line is this process's own
                 pass_fds=(theirs.fileno(),),
                 env=self._environment,
                 start_new_session=True,  # a Ctrl-C is the parent's to handle
             )
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
+        said = b""
+        with contextlib.suppress(OSError):  # it ended with something unread
+            said = await asyncio.get_running_loop().sock_recv(ours, len(READY))
+        if not said:
+            ours.close()
             await self._process.wait()
             return False
         self._up.set()

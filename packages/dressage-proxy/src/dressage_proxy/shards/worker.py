@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
 from collections.abc import Sequence
@@ -25,6 +24,8 @@ from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.forward import Peer
 
 FRONT = "front.sock"
+READY = b"up"
+"""What a shard tells its parent once it takes connections."""
 AT_ONCE = b"end"
 """What the parent sends where nobody wants to wait any longer. No signal: who ends a whole group of processes
 signals each of them, beside the parent."""
@@ -94,7 +95,7 @@ async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str, state: Gat
         with socket.socket(fileno=place.channel) as channel:
             async with serving([(http_server(proxy.app(base_url)), listener)]):
                 _adopt_all(channel, direct, stop)
-                print(json.dumps({"event": "ready", "shard": place.index}), flush=True)
+                channel.send(READY)
                 await stop.asked.wait()
                 await proxy.drain(stop.at_once)
                 asyncio.get_running_loop().remove_reader(channel.fileno())
