@@ -275,6 +275,17 @@ def test_c23_the_items_of_one_turn_are_one_message_and_two_turns_stay_two():
         ("tool", "c2", []),
         ("tool", "c1", []),
     ]
+    for order in (
+        [thought("h1"), function_call("c1"), said("assistant", "I will look"), function_call("c2")],
+        [thought("h1"), function_call("c1"), function_call("c2"), said("assistant", "I will look")],
+        [said("assistant", "I will look"), function_call("c1"), thought("h1"), function_call("c2")],
+        [said("assistant", "I will "), function_call("c1"), said("assistant", "look"), function_call("c2")],
+    ):
+        assert turns(said("user", "u"), *order, output("c2"), output("c1")) == made, order
+    (apart, *_) = turns(
+        said("user", "u"), thought("h1"), function_call("c1"), thought("h2"), function_call("c2")
+    )[1:]
+    assert apart == ("assistant", "", ["c1"]), "another handle is another turn"
     two = turns(
         said("user", "u"), thought("h1"), said("assistant", "a"), thought("h2"), said("assistant", "b")
     )

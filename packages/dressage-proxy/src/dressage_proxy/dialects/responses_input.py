@@ -1,7 +1,8 @@
 """What the OpenAI Responses dialect reads: its parameters, input items and tools, as the chat shape.
 
 A model's turn travels as several items. They are joined to one assistant message: reasoning, then text, then
-calls; an item that goes back in this order begins the next turn.
+calls; an item that goes back in this order begins the next turn, but for one behind calls without an output:
+no turn begins before those are answered.
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ class _Turn:
     """It has a message item, be it an empty one."""
 
     @property
+    def ended(self) -> bool:
+        """Whether it said something that needs no answer: what is thought next is another turn."""
+        return self.spoke and not self.calls
+
+    @property
     def thinking_alone(self) -> bool:
         """Whether nothing followed its reasoning yet."""
         return not self.spoke and not self.calls
@@ -155,10 +161,10 @@ class Conversation:
         role = item.get("role")
         if role == "assistant":
             turn = self._turn
-            if turn is None or turn.spoke or turn.calls:
+            if turn is None or (turn.spoke and not turn.calls):
                 turn = self._next_turn()
             turn.spoke = True
-            turn.said = blocks
+            turn.said += blocks
             return
         if role not in ("user", "system", "developer"):
             raise refused(f"{where}.role", f"is {short(role)}", "send user, assistant, system or developer")
@@ -174,9 +180,9 @@ class Conversation:
         summary = texts(item.get("summary"), f"{where}.summary", kinds, fields)
         handle = params.shape(item.get("encrypted_content"), str, f"{where}.encrypted_content", "")
         turn = self._turn
-        if turn is None or not turn.thinking_alone or (handle and turn.handle and handle != turn.handle):
+        if turn is None or turn.ended or (handle and turn.handle and handle != turn.handle):
             turn = self._next_turn()
-        turn.thought += thought or summary
+        turn.thought += [text for text in thought or summary if not turn.calls or text not in turn.thought]
         turn.handle = handle or turn.handle
 
     def _call(self, item: Mapping[str, Any], kind: str, where: str) -> None:
