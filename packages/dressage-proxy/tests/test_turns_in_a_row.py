@@ -166,6 +166,24 @@ async def test_calls_that_nobody_answered_are_followed_by_a_turn(
     assert len((await rig.end(session)).segments) == 1
 
 
+async def test_items_on_both_sides_of_a_turns_calls_are_the_turns_before_and_after(
+    rig: Any, shell: dict[str, Any], call: Any
+) -> None:
+    rig.script_raw(
+        rig.codec.encode_plain("I will "), rig.ids("Now. " + call(command="a") + "<|im_end|>"),
+        rig.ids(call(command="b") + "<|im_end|>"), rig.ids("Never mind.<|im_end|>"), rig.ids("so<|im_end|>"),
+    )  # fmt: skip
+    session = await rig.open()
+    tools = offered("responses", shell)
+    items = await talk(rig, session, "responses", [[USER], [], [], [], [MORE]], tools=tools)
+    tree = rig.tree(session)
+    assert [turn.parent for turn in tree.turns] == [-1, 0, 1, 2, 3]
+    holds_sampled(rig, tree)
+    odd = [*items[:-1], {"type": "function_call", "call_id": "x", "name": "shell", "arguments": "{"}]
+    await ask(rig, session, "responses", odd, tools=tools)
+    await rig.end(session)
+
+
 @pytest.mark.parametrize("answered", [False, True])
 async def test_items_of_two_turns_of_calls_are_two_turns(
     rig: Any, shell: dict[str, Any], call: Any, answered: bool

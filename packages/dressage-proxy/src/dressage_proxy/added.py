@@ -109,10 +109,10 @@ def joined(codec: ChatCodec, turn: Turn, message: Message) -> tuple[str, str] | 
     return (before, own) if before and whole.endswith(own) else None
 
 
-def ends_with(codec: ChatCodec, turn: Turn, text: str) -> bool:
-    """Whether a text ends with that of a turn."""
+def text_at_end(codec: ChatCodec, turn: Turn, text: str) -> str:
+    """The text of a turn without calls, where another one ends with it; else ""."""
     told = (_texts(codec, turn)[1] or "").strip()
-    return bool(told) and text.rstrip().endswith(told)
+    return told if text.rstrip().endswith(told) else ""
 
 
 def _texts(codec: ChatCodec, turn: Turn) -> tuple[str, str | None]:

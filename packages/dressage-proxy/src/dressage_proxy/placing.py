@@ -11,7 +11,7 @@ from dressage_segments import Turn
 from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, message_from_json
 
-from dressage_proxy.added import Addition, Behind, Further, ends_with, grown, joined, parts
+from dressage_proxy.added import Addition, Behind, Further, grown, joined, parts, text_at_end
 from dressage_proxy.branches import ASIDE
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest
@@ -109,7 +109,7 @@ class _Reader:
             echo = None
             if message.role == "assistant":
                 echo = self._echo(index, message)
-                if echo is not None and echo.by_calls and (first := self._joined(index, message, echo)):
+                while echo is not None and echo.by_calls and (first := self._joined(index, message, echo)):
                     message, echo = first, self._echo(index, first)
                 if echo is not None and echo.behind is not None:
                     message = self._apart(index, message, echo.behind)
@@ -150,17 +150,38 @@ class _Reader:
         that of the turn which this one followed: it comes next then."""
         tree = self._session.tree
         turn = tree.turn(echo.turn)
+        later = self._later(index, message, turn)
+        if later is not None:
+            return later
         found = joined(self._codec, turn, message)
         if found is None:
             return None
         if message_key(Message("assistant", found[0])) not in self._session.echoes.texts:
             follows = turn.parent != ROOT and not turn.input_keys
-            if not follows or not ends_with(self._codec, tree.turn(turn.parent), found[0]):
+            if not follows or not text_at_end(self._codec, tree.turn(turn.parent), found[0]):
                 return None
         raw = {name: value for name, value in self.raw[index].items() if name != "tool_calls"}
         calls = Further(role="assistant", content=found[1], tool_calls=self.raw[index]["tool_calls"])
         self._put(index, [{**raw, "content": found[0]}, calls])
         return replace(message, content=found[0], tool_calls=())
+
+    def _later(self, index: int, message: Message, turn: Turn) -> Message | None:
+        """A message less the text at its end, where a turn said that which followed its calls, or further
+        calls in the next messages, with nothing between: it comes after them."""
+        at = index + 1
+        while True:
+            for child in self._session.tree.children(turn.index):
+                later = self._session.tree.turn(child)
+                text = "" if later.input_keys else text_at_end(self._codec, later, message.content)
+                if text:
+                    rest = message.content.rstrip().removesuffix(text).rstrip()
+                    self._put(at - 1, [self.raw[at - 1], Further(role="assistant", content=text)])
+                    self._put(index, [{**self.raw[index], "content": rest}])
+                    return replace(message, content=rest)
+            made = self._session.echoes.calls.get(_first_call(self.raw[at])) if at < len(self.raw) else None
+            if made is None or self._session.tree.turn(made).parent != turn.index:
+                return None
+            turn, at = self._session.tree.turn(made), at + 1
 
     def _grown(self, index: int, message: Message) -> Message:
         """What was put behind a turn as it was put there before, where another turn answered that and comes
@@ -200,6 +221,13 @@ class _Reader:
             self.flags.append(f"{where} was put behind what the model said, in the same message")
         if message.role == "tool" and message.tool_call_id not in self._known:
             self.flags.append(f"{where} answers the unknown call {message.tool_call_id!r}")
+
+
+def _first_call(message: object) -> str:
+    """The id of a message's first call, "" where it has none."""
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    first = calls[0] if isinstance(calls, list) and calls else None
+    return str(first.get("id")) if isinstance(first, Mapping) else ""
 
 
 def _turns(session: Session, keys: Sequence[str]) -> list[Turn | None]:
