@@ -171,13 +171,14 @@ async def test_items_on_both_sides_of_a_turns_calls_are_the_turns_before_and_aft
 ) -> None:
     rig.script_raw(
         rig.codec.encode_plain("I will "), rig.ids("Now. " + call(command="a") + "<|im_end|>"),
-        rig.ids(call(command="b") + "<|im_end|>"), rig.ids("Never mind.<|im_end|>"), rig.ids("so<|im_end|>"),
+        rig.ids(call(command="b") + "<|im_end|>"), rig.ids("Never mind.<|im_end|>"),
+        rig.ids("Or else.<|im_end|>"), rig.ids("so<|im_end|>"),
     )  # fmt: skip
     session = await rig.open()
     tools = offered("responses", shell)
-    items = await talk(rig, session, "responses", [[USER], [], [], [], [MORE]], tools=tools)
+    items = await talk(rig, session, "responses", [[USER], [], [], [], [], [MORE]], tools=tools)
     tree = rig.tree(session)
-    assert [turn.parent for turn in tree.turns] == [-1, 0, 1, 2, 3]
+    assert [turn.parent for turn in tree.turns] == [-1, 0, 1, 2, 3, 4]
     holds_sampled(rig, tree)
     odd = [*items[:-1], {"type": "function_call", "call_id": "x", "name": "shell", "arguments": "{"}]
     await ask(rig, session, "responses", odd, tools=tools)

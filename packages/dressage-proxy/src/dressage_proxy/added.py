@@ -99,20 +99,22 @@ def grown(codec: ChatCodec, turns: Iterable[Turn], addition: Addition) -> list[R
 def joined(codec: ChatCodec, turn: Turn, message: Message) -> tuple[str, str] | None:
     """The text of a message with a turn's calls, as what was said before the turn, and what the turn said
     itself; None where its text does not end with that, or is that alone."""
-    open_ = bool(turn.extra.get("reasoning_open"))
-    offered = [{"type": "function", "function": {"name": call.name}} for call in message.tool_calls]
-    parsed = codec.parse(
-        turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason, tools=offered
-    )
-    whole, own = message.content.strip(), parsed.content.strip()
+    whole, own = message.content.strip(), own_text(codec, turn)
     before = whole[: len(whole) - len(own)].rstrip()
     return (before, own) if before and whole.endswith(own) else None
 
 
-def text_at_end(codec: ChatCodec, turn: Turn, text: str) -> str:
-    """The text of a turn without calls, where another one ends with it; else ""."""
-    told = (_texts(codec, turn)[1] or "").strip()
-    return told if text.rstrip().endswith(told) else ""
+def own_text(codec: ChatCodec, turn: Turn) -> str:
+    """What a turn said, less its calls and the white space around it."""
+    names = turn.extra.get("wire_ids")
+    if not names:
+        return (_texts(codec, turn)[1] or "").strip()
+    open_ = bool(turn.extra.get("reasoning_open"))
+    any_tool = [{"type": "function", "function": {"name": "any"}}]
+    parsed = codec.parse(
+        turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason, tools=any_tool
+    )
+    return parsed.content.strip()
 
 
 def _texts(codec: ChatCodec, turn: Turn) -> tuple[str, str | None]:

@@ -11,7 +11,7 @@ from dressage_segments import Turn
 from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message, MessageError, message_from_json
 
-from dressage_proxy.added import Addition, Behind, Further, grown, joined, parts, text_at_end
+from dressage_proxy.added import Addition, Behind, Further, grown, joined, own_text, parts
 from dressage_proxy.branches import ASIDE
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest
@@ -20,6 +20,7 @@ from dressage_proxy.errors import RequestError
 from dressage_proxy.recents import Read
 from dressage_proxy.records import record
 from dressage_proxy.renamed import as_issued, issued_id
+from dressage_proxy.rows import row_behind
 from dressage_proxy.session import Session
 from dressage_proxy.surrogates import whole
 
@@ -158,7 +159,8 @@ class _Reader:
             return None
         if message_key(Message("assistant", found[0])) not in self._session.echoes.texts:
             follows = turn.parent != ROOT and not turn.input_keys
-            if not follows or not text_at_end(self._codec, tree.turn(turn.parent), found[0]):
+            told = own_text(self._codec, tree.turn(turn.parent)) if follows else ""
+            if not told or not found[0].endswith(told):
                 return None
         raw = {name: value for name, value in self.raw[index].items() if name != "tool_calls"}
         calls = Further(role="assistant", content=found[1], tool_calls=self.raw[index]["tool_calls"])
@@ -166,22 +168,23 @@ class _Reader:
         return replace(message, content=found[0], tool_calls=())
 
     def _later(self, index: int, message: Message, turn: Turn) -> Message | None:
-        """A message less the text at its end, where a turn said that which followed its calls, or further
-        calls in the next messages, with nothing between: it comes after them."""
-        at = index + 1
-        while True:
-            for child in self._session.tree.children(turn.index):
-                later = self._session.tree.turn(child)
-                text = "" if later.input_keys else text_at_end(self._codec, later, message.content)
-                if text:
-                    rest = message.content.rstrip().removesuffix(text).rstrip()
-                    self._put(at - 1, [self.raw[at - 1], Further(role="assistant", content=text)])
-                    self._put(index, [{**self.raw[index], "content": rest}])
-                    return replace(message, content=rest)
-            made = self._session.echoes.calls.get(_first_call(self.raw[at])) if at < len(self.raw) else None
-            if made is None or self._session.tree.turn(made).parent != turn.index:
-                return None
-            turn, at = self._session.tree.turn(made), at + 1
+        """A message less the texts at its end, where turns said those which followed its calls, or further
+        calls in the next messages, with nothing between: they come after them."""
+        found = row_behind(self._session.tree, self._codec, self.raw[index + 1 :], turn, message.content)
+        if found is None:
+            return None
+        rest, row = found
+        said: list[Mapping[str, Any]] = [{**self.raw[index], "content": rest}]
+        size = 1
+        for calls, text in row:
+            said.append(
+                {**self.raw[index + size], "content": text}
+                if calls
+                else Further(role="assistant", content=text)
+            )
+            size += calls
+        self._put(index, said, size)
+        return replace(message, content=rest)
 
     def _grown(self, index: int, message: Message) -> Message:
         """What was put behind a turn as it was put there before, where another turn answered that and comes
@@ -194,13 +197,13 @@ class _Reader:
         self._put(index, found)
         return replace(message, content=found[0]["content"])
 
-    def _put(self, index: int, two: Sequence[Mapping[str, Any]]) -> None:
-        """Messages in the place of one; what it carried stays with the first."""
-        further = len(two) - 1
+    def _put(self, index: int, said: Sequence[Mapping[str, Any]], size: int = 1) -> None:
+        """Messages in the place of one, or of ``size``; what the first carried stays with it."""
+        further = len(said) - size
         handles = {at + further * (at > index): handle for at, handle in self.read.handles.items()}
-        kept = [*self.read.raw[:index], *two, *self.read.raw[index + 1 :]]
+        kept = [*self.read.raw[:index], *said, *self.read.raw[index + size :]]
         self.read = replace(self.read, raw=kept, handles=handles)
-        self.raw = [*self.raw[:index], *two, *self.raw[index + 1 :]]
+        self.raw = [*self.raw[:index], *said, *self.raw[index + size :]]
 
     def _answer(self, index: int, message: Message) -> Message:
         """A result under the id that its call was handed out with."""
@@ -221,13 +224,6 @@ class _Reader:
             self.flags.append(f"{where} was put behind what the model said, in the same message")
         if message.role == "tool" and message.tool_call_id not in self._known:
             self.flags.append(f"{where} answers the unknown call {message.tool_call_id!r}")
-
-
-def _first_call(message: object) -> str:
-    """The id of a message's first call, "" where it has none."""
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    first = calls[0] if isinstance(calls, list) and calls else None
-    return str(first.get("id")) if isinstance(first, Mapping) else ""
 
 
 def _turns(session: Session, keys: Sequence[str]) -> list[Turn | None]:
