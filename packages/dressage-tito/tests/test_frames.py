@@ -56,6 +56,8 @@ def test_what_was_rendered_before_changes_nothing(
         for appended in many:
             fresh = codec.with_profile(codec.profile)
             assert told(warm.extend(prefix, appended)) == told(fresh.extend(prefix, appended))
+            said = [Message("system", "s"), *appended]
+            assert told(warm.start(said)) == told(fresh.start(said))
 
     same()
 
@@ -78,7 +80,10 @@ def test_a_known_frame_is_rendered_once(
     for text in ("first", "second", "third"):
         codec.extend(prefix, [Message("user", text)])
         counts.append(len(renders))
-    assert counts == [2, 3, 4]
+    for text in ("first", "second", "third"):
+        codec.start([Message("user", text)])
+        counts.append(len(renders))
+    assert counts == [2, 3, 4, 6, 7, 8]
 
 
 def test_what_is_kept_is_bounded() -> None:

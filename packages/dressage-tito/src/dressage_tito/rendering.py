@@ -51,6 +51,7 @@ class Renderer:
     profile: Profile
     _openings: dict[tuple[str, str], str] = field(default_factory=dict, repr=False, compare=False)
     _frames: Frames = field(default_factory=Frames, repr=False, compare=False)
+    _starts: Frames = field(default_factory=Frames, repr=False, compare=False)
     _tails: Tails = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +110,8 @@ class Renderer:
                     "half_a_character",
                     "messages or tools hold half of a surrogate pair, which is no character: send it whole",
                 )
-            spans = self._frames.spans(messages, contents, bare) if before else None
+            frames = self._frames if before else self._starts
+            spans = frames.spans(messages, contents, bare)
             if spans is not None:
                 return Rendered(bare, spans, marks)
             located = locate(marker, messages, contents, bare, text)
@@ -117,8 +119,7 @@ class Renderer:
             return Refusal("template_error", f"the chat template refuses the conversation: {error}")
         if isinstance(located, Refusal):
             return located
-        if before:
-            self._frames.keep(messages, contents, bare, located)
+        frames.keep(messages, contents, bare, located)
         return Rendered(bare, located, marks)
 
     def tail(
