@@ -185,6 +185,25 @@ async def test_items_on_both_sides_of_a_turns_calls_are_the_turns_before_and_aft
     await rig.end(session)
 
 
+async def test_a_turn_in_a_row_keeps_its_handle_where_text_after_it_came_before_it(
+    rig: Any, shell: dict[str, Any], call: Any
+) -> None:
+    rig.script_raw(
+        rig.ids("<think>\none\n</think>\n\n" + call(command="a") + "<|im_end|>"),
+        rig.ids("<think>\ntwo\n</think>\n\n" + call(command="b") + "<|im_end|>"),
+        rig.ids("Never mind.<|im_end|>"), rig.ids("so<|im_end|>"),
+    )  # fmt: skip
+    session = await rig.open()
+    tools = offered("responses", shell)
+    items = await talk(rig, session, "responses", [[USER], [], []], tools=tools)
+    user, thought, calls, *later, text = items
+    await ask(rig, session, "responses", [user, thought, calls, text, *later, MORE], tools=tools)
+    tree = rig.tree(session)
+    assert [turn.parent for turn in tree.turns] == [-1, 0, 1, 2]
+    holds_sampled(rig, tree)
+    await rig.end(session)
+
+
 @pytest.mark.parametrize("answered", [False, True])
 async def test_items_of_two_turns_of_calls_are_two_turns(
     rig: Any, shell: dict[str, Any], call: Any, answered: bool

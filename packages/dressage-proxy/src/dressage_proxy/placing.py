@@ -174,16 +174,14 @@ class _Reader:
         if found is None:
             return None
         rest, row = found
-        said: list[Mapping[str, Any]] = [{**self.raw[index], "content": rest}]
-        size = 1
+        at = index
+        self._put(at, [{**self.raw[at], "content": rest}])
         for calls, text in row:
-            said.append(
-                {**self.raw[index + size], "content": text}
-                if calls
-                else Further(role="assistant", content=text)
-            )
-            size += calls
-        self._put(index, said, size)
+            if calls:
+                self._put(at + 1, [{**self.raw[at + 1], "content": text}])
+            else:
+                self._put(at, [self.raw[at], Further(role="assistant", content=text)])
+            at += 1
         return replace(message, content=rest)
 
     def _grown(self, index: int, message: Message) -> Message:
@@ -197,13 +195,13 @@ class _Reader:
         self._put(index, found)
         return replace(message, content=found[0]["content"])
 
-    def _put(self, index: int, said: Sequence[Mapping[str, Any]], size: int = 1) -> None:
-        """Messages in the place of one, or of ``size``; what the first carried stays with it."""
-        further = len(said) - size
+    def _put(self, index: int, said: Sequence[Mapping[str, Any]]) -> None:
+        """Messages in the place of one; what it carried stays with the first."""
+        further = len(said) - 1
         handles = {at + further * (at > index): handle for at, handle in self.read.handles.items()}
-        kept = [*self.read.raw[:index], *said, *self.read.raw[index + size :]]
+        kept = [*self.read.raw[:index], *said, *self.read.raw[index + 1 :]]
         self.read = replace(self.read, raw=kept, handles=handles)
-        self.raw = [*self.raw[:index], *said, *self.raw[index + size :]]
+        self.raw = [*self.raw[:index], *said, *self.raw[index + 1 :]]
 
     def _answer(self, index: int, message: Message) -> Message:
         """A result under the id that its call was handed out with."""
