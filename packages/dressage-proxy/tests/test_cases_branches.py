@@ -137,6 +137,8 @@ async def test_c21_volatile_lines_at_the_start_of_a_system_block_are_pinned_to_t
         (system("Today you plan."), system("Today you write.")),
         (system("Today: 3 bugs"), system("Today: 4 bugs")),
         (system("x-vendor: nonce=1"), system("x-vendor: nonce=2")),
+        (system(f"x-{'v' * 60}-billing: 1"), system(f"x-{'v' * 60}-billing: 2")),
+        (system(f"x-{'billing' * 20}: 1"), system(f"x-{'billing' * 20}: 2")),
         (system("Time: 10 minutes"), system("Time: 20 minutes")),
         (system("Today: Mon\nBe good.\nToday: Mon"), system("Today: Mon\nBe good.\nToday: Tue")),
         (user("Today: Mon"), user("Today: Tue")),

@@ -33,12 +33,10 @@ _CLOCK = (
 )
 _ZONE = r"(?: \([a-z0-9_/+: -]{1,32}\))?"
 
+# Of a bounded length: what is tried grows with its square, and an agent's text may be of any size.
+_HEADER = r"x-[a-z0-9-]{0,48}(?:billing|telemetry|attribution|nonce|trace|request-id)[a-z0-9-]{0,48}(?=[: ])"
 VOLATILE: Mapping[str, re.Pattern[str]] = {
-    "billing": re.compile(
-        r"(?P<label>x-[a-z0-9-]*(?:billing|telemetry|attribution|nonce|trace|request-id)[a-z0-9-]*)"
-        r"[: ][^\n]*",
-        re.IGNORECASE,
-    ),
+    "billing": re.compile(rf"(?P<label>{_HEADER})[^\n]*", re.IGNORECASE),
     "date": re.compile(rf"(?P<label>{_CLOCK}){_ZONE}(?: is)?:? {_DATE}", re.IGNORECASE),
 }
 _GAP = re.compile(r"\s*")
