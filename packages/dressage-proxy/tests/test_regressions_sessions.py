@@ -76,6 +76,25 @@ async def test_two_deletes_at_once_count_once(rig: Any) -> None:
     assert 'dressage_lost_tokens_total{cause="deleted"} 2.0' in (await rig.http.get("/metrics")).text
 
 
+@pytest.mark.parametrize("step", ["append", "forget"])
+async def test_a_delete_that_the_store_failed_counts_once_when_it_is_made_again(
+    rig: Any, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    tokens = float(rig.tree(session).sampled_tokens)
+
+    def full(*_: object) -> None:
+        raise StoreFullError("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.store, step, full)
+        assert (await rig.http.delete(f"/sessions/{session}")).status_code == 503
+    assert (await rig.http.delete(f"/sessions/{session}")).status_code == 204
+    metrics = (await rig.http.get("/metrics")).text
+    assert f'dressage_lost_tokens_total{{cause="deleted"}} {tokens}' in metrics
+
+
 @pytest.mark.parametrize(
     "error", [StoreFullError("full"), StoreClosedError("closed"), CorruptStoreError("bad")]
 )

@@ -186,13 +186,13 @@ class Sessions:
         if self._ended.get(session_id) is State.DELETED:  # by another request that was quicker
             return
         session = self.find(session_id)
-        if session.final is None:
-            tokens = session.tree.sampled_tokens
-            self._metrics.lost_tokens.labels("deleted").inc(tokens)
-        else:
-            tokens = session.final.sampled_tokens
-        self._store.append(session_id, LogRecord("deleted", {"sampled_tokens": tokens}))
-        session.state = State.DELETED
+        if session.state is not State.DELETED:  # else it was, and could not be taken out of the store
+            final = session.final
+            tokens = session.tree.sampled_tokens if final is None else final.sampled_tokens
+            self._store.append(session_id, LogRecord("deleted", {"sampled_tokens": tokens}))
+            session.state = State.DELETED
+            if final is None:
+                self._metrics.lost_tokens.labels("deleted").inc(tokens)
         self._discard(session_id)
         self._drop(session_id, State.DELETED)
 
