@@ -148,6 +148,23 @@ async def test_what_was_asked_while_shards_were_told_is_said_again(gate, first, 
     assert gate.read() == (GateState(version=3) if then[0] == "resume" else GateState(True, version=3))
 
 
+async def test_what_was_asked_while_shards_were_reminded_is_said_again_too(gate):
+    shard = Shard()
+    shard.file = gate
+    front = front_of(gate, shard)
+
+    async def resume():
+        await ask(front, "POST", "/rollout/resume", {"version": 3})
+        shard.meanwhile = lambda: ask(front, "POST", "/rollout/pause", {})  # while it is said again
+
+    shard.meanwhile = resume
+    await ask(front, "POST", "/rollout/pause", {})
+    assert gate.read() == GateState(True, version=3)
+    assert [path for path, _ in shard.asked] == [
+        "/rollout/pause", "/rollout/resume", "/rollout/resume", "/rollout/pause", "/rollout/pause",
+    ]  # fmt: skip
+
+
 async def test_what_was_asked_while_a_shard_was_away_stays(gate):
     shard = Shard(None)
     shard.file = gate

@@ -167,22 +167,23 @@ class Front:
             return None
         answers = await self._answers(scope, body, _ANSWER_S + waits_s)
         if self._told is not state:
-            await self._remind(scope)
+            await self._remind(scope, state)
         elif any(answer is not None and 400 <= answer.status < 500 for answer in answers):
             self._keep(before)
         return await self._told_by_all(scope, send, answers)
 
-    async def _remind(self, scope: Scope) -> None:
-        """Something else was asked while all were told: which of the two came last to a shard is not known,
-        so that it is said again."""
-        state = self._told
-        if state.paused:
-            path, body = "/rollout/pause", orjson.dumps({"timeout_s": 0.0})
-        elif state.version >= 0:
-            path, body = "/rollout/resume", orjson.dumps({"version": state.version})
-        else:
-            return
-        await self._answers({**scope, "method": "POST", "path": path}, body, _ANSWER_S)
+    async def _remind(self, scope: Scope, said: GateState) -> None:
+        """Something else was asked while all were told what was ``said`` last: which of the two came last to
+        a shard is not known, so that it is said again, until nothing else is asked meanwhile."""
+        while self._told is not said:
+            said = self._told
+            if said.paused:
+                path, body = "/rollout/pause", orjson.dumps({"timeout_s": 0.0})
+            elif said.version >= 0:
+                path, body = "/rollout/resume", orjson.dumps({"version": said.version})
+            else:
+                return
+            await self._answers({**scope, "method": "POST", "path": path}, body, _ANSWER_S)
 
     def _keep(self, state: GateState) -> None:
         if state != self._told:
