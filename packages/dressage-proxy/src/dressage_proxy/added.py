@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dressage_proxy.branches import text_blocks
 from dressage_proxy.canonical import message_key
 from dressage_proxy.records import record
+from dressage_proxy.said import parsed
 
 Raw = Mapping[str, Any]
 _TRIES = 16
@@ -106,21 +107,14 @@ def joined(codec: ChatCodec, turn: Turn, message: Message) -> tuple[str, str] | 
 
 def own_text(codec: ChatCodec, turn: Turn) -> str:
     """What a turn said, less its calls and the white space around it."""
-    names = turn.extra.get("wire_ids")
-    if not names:
+    if not turn.extra.get("wire_ids"):
         return (_texts(codec, turn)[1] or "").strip()
-    open_ = bool(turn.extra.get("reasoning_open"))
-    any_tool = [{"type": "function", "function": {"name": "any"}}]
-    parsed = codec.parse(
-        turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason, tools=any_tool
-    )
-    return parsed.content.strip()
+    return parsed(codec, turn).content.strip()
 
 
 def _texts(codec: ChatCodec, turn: Turn) -> tuple[str, str | None]:
     """The text of a turn as it was sampled, and as it was returned; None for that of a turn with calls."""
-    open_ = bool(turn.extra.get("reasoning_open"))
-    said = codec.parse(turn.output_ids, reasoning_open=open_, finish_reason=turn.finish_reason).content
+    said = parsed(codec, turn, tools=None).content
     return said, next((text for text in _told(said, turn) if _key(text) == turn.reply_key), None)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dressage_segments import TrajectoryTree, Turn
-from dressage_tito import ChatCodec, Message, ParsedTurn, Tool
+from dressage_tito import ChatCodec, Message
 
 from dressage_proxy.added import Behind, behind
 from dressage_proxy.canonical import message_key
@@ -24,10 +24,9 @@ from dressage_proxy.lookalikes import Nameless, likeliest
 from dressage_proxy.records import record
 from dressage_proxy.renamed import as_issued
 from dressage_proxy.replies import returned
+from dressage_proxy.said import ANY_TOOL, parsed
 
 _HANDLE = "dressage-"
-_ANY_TOOL: Sequence[Tool] = ({"type": "function", "function": {"name": "any"}},)
-"""Calls are parsed only where tools are offered."""
 
 
 @record
@@ -134,7 +133,7 @@ class Echoes:
         if index is None:
             return ""
         turn = tree.turn(index)
-        made = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason).tool_calls
+        made = parsed(codec, turn).tool_calls
         names = {wire: call.name for wire, call in zip(turn.extra["wire_ids"], made, strict=False)}
         return names.get(wire_id, "")
 
@@ -148,10 +147,10 @@ class Echoes:
         issued = list(turn.extra.get("wire_ids", {}))
         matched = turn.calls[-1].matched if turn.calls else None
         said = []
-        for tools in (_ANY_TOOL, None):  # whether it was offered tools is not kept
-            parsed = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason, tools)
-            if len(parsed.tool_calls) == len(issued):
-                said.append(returned(parsed, turn.finish_reason, matched, issued))
+        for tools in (ANY_TOOL, None):  # whether it was offered tools is not kept
+            found = parsed(codec, turn, tools=tools)
+            if len(found.tool_calls) == len(issued):
+                said.append(returned(found, turn.finish_reason, matched, issued))
         return next((one for one in said if message_key(one) == turn.reply_key), said[0] if said else None)
 
     def _told(
@@ -171,9 +170,7 @@ class Echoes:
 
     def _thought(self, tree: TrajectoryTree, codec: ChatCodec, index: int) -> str:
         if index not in self.thoughts:
-            turn = tree.turn(index)
-            parsed = _parsed(codec, turn, len(turn.output_ids), turn.finish_reason)
-            self.thoughts[index] = _thought_key(parsed.reasoning)
+            self.thoughts[index] = _thought_key(parsed(codec, tree.turn(index)).reasoning)
         return self.thoughts[index]
 
     def _renamed(
@@ -233,7 +230,7 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
     low, high = 0, len(turn.output_ids)
     while low < high:
         middle = (low + high + 1) // 2
-        found = _parsed(codec, turn, middle)
+        found = parsed(codec, turn, middle)
         over = len(found.tool_calls) - calls
         if over > 0 or (over == 0 and len(found.content.rstrip()) > len(said)):
             high = middle - 1
@@ -241,29 +238,13 @@ def _kept(codec: ChatCodec, turn: Turn, message: Message) -> int | None:
             low = middle
     if low in (0, len(turn.output_ids)):
         return None
-    found = _parsed(codec, turn, low)
+    found = parsed(codec, turn, low)
     same = found.content.strip() == said.strip() and len(found.tool_calls) == calls
     return low if same else None
 
 
 def _thought_key(reasoning: str) -> str:
     return message_key(Message("assistant", reasoning))
-
-
-def _parsed(
-    codec: ChatCodec,
-    turn: Turn,
-    count: int,
-    finish_reason: str = "length",
-    tools: Sequence[Tool] | None = _ANY_TOOL,
-) -> ParsedTurn:
-    """What the first ``count`` sampled ids of a turn say."""
-    return codec.parse(
-        turn.output_ids[:count],
-        reasoning_open=bool(turn.extra.get("reasoning_open")),
-        finish_reason=finish_reason,
-        tools=tools,
-    )
 
 
 def echo_flag(echo: Echo, where: str) -> str:
