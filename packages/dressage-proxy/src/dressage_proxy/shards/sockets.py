@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dressage_proxy.errors import ConfigError
+
 PREFIX = "dressage-proxy-"
 _LOCK = "lock"
+_PATH_BYTES = 103
+"""The path of a socket has no more on any system."""
+_NAME_BYTES = len("/front.sock")
+"""No socket here has a longer name."""
 log = logging.getLogger("dressage.proxy")
 
 
@@ -21,12 +27,17 @@ def socket_folder(parent: Path | None = None) -> Iterator[Path]:
     """A new private folder in ``parent`` (the system's for temporary files), removed at the end; those of
     processes that were killed are removed first.
 
-    Its process holds a lock on a file in it, which the kernel releases however the process ends.
+    Its process holds a lock on a file in it, which the kernel releases however the process ends. Raises
+    ConfigError where no socket can be in it.
     """
     parent = Path(tempfile.gettempdir()) if parent is None else parent
     remove_abandoned(parent)
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent) as name:
         folder = Path(name)
+        if len(os.fsencode(folder)) + _NAME_BYTES > _PATH_BYTES:
+            raise ConfigError(
+                f"--shards: {folder} is too long a path for sockets: set TMPDIR to a shorter one"
+            )
         with (folder / f"{_LOCK}.new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Under its name only once it is held: without it nobody takes the folder for abandoned.
