@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 _UNCLOSED = (
@@ -40,6 +41,26 @@ def _with_names(opening: str, schemas: Mapping[str, Any]) -> str:
     return f"{opening[: key.start()]}(?P<key>{either}){opening[key.end() :]}"
 
 
+class _Places:
+    """Where a pattern's matches lie in a text: all are looked for at once, when one is first asked for.
+
+    To look anew from each parameter on would cost the square of a text in which none is.
+    """
+
+    def __init__(self, text: str, pattern: str) -> None:
+        self._text = text
+        self._pattern = re.compile(pattern)
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        return [match.span() for match in self._pattern.finditer(self._text)]
+
+    def after(self, position: int) -> tuple[int, int] | None:
+        """The first one that begins at ``position`` or later."""
+        index = bisect_left(self._spans, (position, 0))
+        return self._spans[index] if index < len(self._spans) else None
+
+
 class TaggedParameters:
     """Reads ``<open key>value<close>`` again and again, up to a tail or the end of the text.
 
@@ -57,19 +78,18 @@ class TaggedParameters:
         opening = _with_names(opening, schemas)
         self._text = text
         self._opening = re.compile(opening)
-        self._closing = re.compile(f"{closing}(?=\\s*+(?:{opening}|{tail}|\\Z))")
-        self._any_closing = re.compile(closing)
+        self._ends = _Places(text, f"{closing}(?=\\s*+(?:{opening}|{tail}|\\Z))")
+        self._closings = _Places(text, closing)
+        self._next_calls = _Places(text, f"(?:{tail})\\s*+{head}")
         self._own_line = re.compile(f"\\n[ \\t]*+(?={opening})")
         self._tail = re.compile(tail)
-        self._next_call = re.compile(f"(?:{tail})\\s*+{head}")
         self._blank = re.compile(r"\s*")
-        self._ends: list[tuple[int, int]] | None = None
-        self._closings: list[int] | None = None
 
     def read(
         self, position: int, names: Set[str] = frozenset(), *, to_tail: bool = False
     ) -> Parameters | int:
-        """The parameters from here on. Where one has no end: how far it was read.
+        """The parameters from here on. Where one has no end, or the text ends before the first one: how far
+        it was read.
 
         A value that holds this call's tail and the next one's head has lost its closing tag, and must not
         swallow the next call; one that holds the opening of one of the tool's other parameters (``names``) on
@@ -83,18 +103,22 @@ class TaggedParameters:
             position = self._skip(position)
             opening = self._opening.match(self._text, position)
             if opening is None:
+                if not found and position == len(self._text):
+                    return position  # a name alone is no call before it is closed
                 return Parameters(tuple(found), position, tuple(dict.fromkeys(warnings)))
             given.add(opening["key"].strip())
             start = opening.end()
-            end = self._end(start)
+            end = self._ends.after(start)
             lost = self._lost(start, end[0] if end else len(self._text), names - given)
             end = (lost, lost) if lost is not None else end
             stop = end[0] if end else len(self._text)
-            swallowed = self._next_call.search(self._text, start, stop)
+            swallowed = self._next_calls.after(start)
+            if swallowed and swallowed[1] > stop:
+                swallowed = None
             if swallowed or end is None:
                 tail = self._tail.search(self._text, start) if to_tail else None
                 if tail is None:
-                    return swallowed.start() if swallowed else len(self._text)
+                    return swallowed[0] if swallowed else len(self._text)
                 lost = stop = tail.start()
                 end = (lost, lost)
             if lost is not None:
@@ -106,24 +130,22 @@ class TaggedParameters:
         blank = self._blank.match(self._text, position)
         return blank.end() if blank else position
 
-    def _end(self, position: int) -> tuple[int, int] | None:
-        if self._ends is None:
-            self._ends = [match.span() for match in self._closing.finditer(self._text)]
-        index = bisect_left(self._ends, (position, 0))
-        return self._ends[index] if index < len(self._ends) else None
-
     def _lost(self, position: int, end: int, names: Set[str]) -> int | None:
         """Where a parameter of one of ``names`` begins on a line of its own, if text stands before it in the
         value, which ends at ``end``, and no closing tag: a value that spells a parameter spells its end."""
         if not names:
             return None
-        if self._closings is None:
-            self._closings = [match.start() for match in self._any_closing.finditer(self._text)]
-        index = bisect_left(self._closings, position)
-        if index < len(self._closings) and self._closings[index] < end:
+        closing = self._closings.after(position)
+        if closing is not None and closing[0] < end:
             return None
-        for line in self._own_line.finditer(self._text, position, end):
-            opening = self._opening.match(self._text, line.end())
-            if opening is not None and opening["key"].strip() in names:
-                return line.start() if self._skip(position) < line.start() else None
-        return None
+        later = [(lines, bisect_left(lines, position)) for name in names if (lines := self._lines.get(name))]
+        line = min((lines[index] for lines, index in later if index < len(lines)), default=end)
+        return line if self._skip(position) < line < end else None
+
+    @cached_property
+    def _lines(self) -> dict[str, list[int]]:
+        """Where parameters begin on lines of their own, by name."""
+        lines: dict[str, list[int]] = {}
+        for line in self._own_line.finditer(self._text):
+            lines.setdefault(line["key"].strip(), []).append(line.start())
+        return lines
