@@ -234,11 +234,20 @@ def test_lfm2_escapes_that_spell_no_character_stay_as_they_are(parse: Parse) -> 
 
 
 @pytest.mark.parametrize(
-    "body", ["f(1)", "[f(1)]", "[f(a=open('x'))]", "[f(a=1)", "[f(a='x)]", "[]", "[f(a=1 b=2)]"]
+    "body",
+    ["f(1)", "[f(1)]", "[f(a=open('x'))]", "[f(a=1)", "[f(a='x)]", "[]", "[f(a=1 b=2)]", "[f(a=1e999)]"],
 )
 def test_lfm2_text_that_is_no_call_with_literals_stays_content(parse: Parse, body: str) -> None:
     text = f"<|tool_call_start|>{body}<|tool_call_end|>"
     turn = parse("lfm2", text)
+    assert (turn.content, turn.tool_calls) == (text, ())
+    assert turn.warnings
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "[1,{a:1e999}]"])
+def test_gemma_numbers_that_json_cannot_write_are_no_values(parse: Parse, value: str) -> None:
+    text = f"<|tool_call>call:f{{any:{value}}}<tool_call|>"
+    turn = parse("gemma4", text)
     assert (turn.content, turn.tool_calls) == (text, ())
     assert turn.warnings
 

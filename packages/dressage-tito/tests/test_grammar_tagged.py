@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -275,7 +276,51 @@ def test_python_s_objects_and_lists_are_values_where_the_schema_asks_for_them(
     assert _calls(turn) == [("f", arguments)]
     assert json.loads(turn.tool_calls[0].arguments_text) == arguments
     assert turn.warnings == ()
-    for odd in ("{'n': open('x')}", "{'n': 1", "{1: 2}", "{'n': 1} + {}"):
+    for odd in ("{'n': open('x')}", "{'n': 1", "{1: 2}", "{'n': 1} + {}", "{'n': 1e999}"):
         turn = parse(name, _tagged(name, ("o", odd)))
         assert _calls(turn) == [("f", {"o": odd})]
         assert _warned(turn) == ["argument_type"]
+
+
+HEADS = {
+    "qwen3_coder": ("<tool_call>\n<function=f>\n", "</function>\n</tool_call>"),
+    "seed_oss": ("<seed:tool_call>\n<function=f>\n", "</function>\n</seed:tool_call>"),
+    "glm": ("<tool_call>f\n", "</tool_call>"),
+    "minimax_m2": ('<minimax:tool_call>\n<invoke name="f">\n', "</invoke>"),
+    "deepseek_dsml": ('<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n', "</｜DSML｜invoke>"),
+    "kimi_k3": ('<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>', "<|close|>call<|sep|>"),
+    "hunyuan3": (
+        "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>",
+        "</tool_call:opensource>",
+    ),
+    "minimax_m3": (
+        ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">',
+        "]<]minimax[>[</invoke>",
+    ),
+    "minicpm5": ('<function name="f">', "</function>"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_tool_s_name_alone_is_no_call_before_it_is_closed(parse: Parse, name: str) -> None:
+    """A turn that tells how a call begins may end there."""
+    head, close = HEADS[name]
+    assert _calls(parse(name, head + close)) == [("f", {})]
+    for end in ("", "\n", " \n"):
+        text = f"A call begins with {head.rstrip()}{end}"
+        turn = parse(name, text)
+        assert (turn.content, turn.tool_calls) == (text, ())
+        assert "incomplete_tool_call" in _warned(turn)
+
+
+@pytest.mark.parametrize("name", TAGGED)
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_calls_whose_values_never_end_are_read_in_linear_time(parse: Parse, name: str, reason: str) -> None:
+    """As a model writes them that goes round in circles."""
+    frame, parameter = TAGGED[name]
+    call = frame.replace("@", "\n" + parameter.rpartition("{}")[0].format("other") + "x\n")
+    for unit in (call, f"{call}\nx\n"):
+        start = time.process_time()
+        parse(name, unit * (1_000_000 // len(unit)), finish_reason=reason)
+        # Linear work takes a fraction of a second, quadratic work most of a minute.
+        assert time.process_time() - start < 10

@@ -95,9 +95,10 @@ class PythonReader:
             value = _WORDS[word.group()]
             return value, json.dumps(value), word.end()
         number = _NUMBER.match(self._text, position)
-        if number is None or number.end() - position > _MAX_DIGITS:
+        found = read_value(number.group(), 0) if number else None
+        if number is None or found is None or number.end() - position > _MAX_DIGITS:
             raise Stop(position)
-        return json.loads(number.group()), number.group(), number.end()
+        return found[0], number.group(), number.end()
 
     def _tuple(self, position: int, depth: int) -> tuple[Any, str, int]:
         """A tuple as a list, or what stands in brackets alone."""

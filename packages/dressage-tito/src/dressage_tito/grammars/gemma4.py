@@ -11,6 +11,7 @@ from dressage_tito.grammars.base import ToolGrammar, TurnContext
 from dressage_tito.grammars.jsoncall import typed_call
 from dressage_tito.grammars.scan import Broken, CallFinder, Found, reader
 from dressage_tito.grammars.values import parameter_names
+from dressage_tito.jsonspan import read_value
 
 _CLOSE = "<tool_call|>"
 _QUOTE = '<|"|>'
@@ -74,9 +75,10 @@ class _Finder(CallFinder):
         if word := _WORD.match(self.text, position):
             return *_WORDS[word["word"]], word.end()
         number = _NUMBER.match(self.text, position)
-        if number is None or number.end() - position > _MAX_DIGITS:
+        found = read_value(number.group(), 0) if number else None
+        if number is None or found is None or number.end() - position > _MAX_DIGITS:
             raise _Stop(position)
-        return json.loads(number.group()), number.group(), number.end()
+        return found[0], number.group(), number.end()
 
     def _object(self, position: int, depth: int) -> tuple[dict[str, Any], str, int]:
         members: dict[str, Any] = {}

@@ -40,8 +40,6 @@ class _Finder(CallFinder):
             return Broken(read, _CLOSE)
         parameters = [RawParameter(opening["key"].strip(), text) for opening, text in read.found]
         call, odd = call_of_texts("", name["name"], parameters, self.context.schemas)
-        if not read.found and not self.text.startswith(_CLOSE, read.end):
-            return Broken(read.end, _CLOSE)  # a name alone is no call before it is closed
         found = self.closed((call,), read.end, _CLOSE, [*read.warnings, *odd])
         # A value that spells a call's beginning may spell its end too: then the turn's end must be known.
         if isinstance(found, Found) and self.text.find("<tool_call>", after, read.end) >= 0:

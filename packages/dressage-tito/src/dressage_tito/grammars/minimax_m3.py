@@ -13,6 +13,7 @@ from dressage_tito.grammars.base import ToolGrammar
 from dressage_tito.grammars.scan import reader
 from dressage_tito.grammars.section import SectionFinder
 from dressage_tito.grammars.values import Raw, call_of_values
+from dressage_tito.jsonspan import skip_blank
 from dressage_tito.messages import ToolCall
 
 _MARK = "]<]minimax[>["
@@ -38,6 +39,8 @@ class _Finder(SectionFinder):
         if isinstance(found, int):
             return found
         elements, end = found
+        if not elements and skip_blank(self.text, end) == len(self.text):
+            return end  # a name alone is no call before it is closed
         call, warnings = call_of_values("", head["name"], dict(elements), self.context.schemas)
         return call, warnings, end
 
