@@ -185,6 +185,23 @@ async def test_items_on_both_sides_of_a_turns_calls_are_the_turns_before_and_aft
     await rig.end(session)
 
 
+async def test_what_a_turn_thought_after_calls_that_nobody_answered_does_not_name_the_turn_before_them(
+    rig: Any, shell: dict[str, Any], call: Any
+) -> None:
+    rig.script_raw(
+        rig.ids("I will look.<|im_end|>"), rig.ids(call(command="a") + "<|im_end|>"),
+        rig.ids("<think>\nhm\n</think>\n\nNever mind.<|im_end|>"), rig.ids("so<|im_end|>"),
+    )  # fmt: skip
+    session = await rig.open()
+    tools = offered("responses", shell)
+    await talk(rig, session, "responses", [[USER], [], [], [MORE]], tools=tools)
+    tree = rig.tree(session)
+    assert [turn.parent for turn in tree.turns] == [-1, 0, 1, 2]
+    holds_sampled(rig, tree)
+    assert all("flags" not in turn.extra for turn in tree.turns)
+    assert len((await rig.end(session)).segments) == 1
+
+
 async def test_a_turn_in_a_row_keeps_its_handle_where_text_after_it_came_before_it(
     rig: Any, shell: dict[str, Any], call: Any
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dressage_segments import Turn
 from dressage_segments.turn import ROOT
-from dressage_tito import ChatCodec, Message, MessageError, message_from_json
+from dressage_tito import ChatCodec, Message
 
 from dressage_proxy.added import Addition, Behind, Further, grown, joined, own_text, parts
 from dressage_proxy.branches import ASIDE
@@ -17,12 +17,12 @@ from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
 from dressage_proxy.errors import RequestError
+from dressage_proxy.reading import read_message
 from dressage_proxy.recents import Read
 from dressage_proxy.records import record
 from dressage_proxy.renamed import as_issued, issued_id
 from dressage_proxy.rows import row_behind
 from dressage_proxy.session import Session
-from dressage_proxy.surrogates import whole
 
 
 @record
@@ -176,13 +176,26 @@ class _Reader:
         rest, row = found
         at = index
         self._put(at, [{**self.raw[at], "content": rest}])
-        for calls, text in row:
-            if calls:
+        for later, text in row:
+            if later.extra.get("wire_ids"):
                 self._put(at + 1, [{**self.raw[at + 1], "content": text}])
             else:
                 self._put(at, [self.raw[at], Further(role="assistant", content=text)])
+                self._hand_on(index, at + 1, later)
             at += 1
-        return replace(message, content=rest)
+        return self._message(index)
+
+    def _hand_on(self, index: int, at: int, turn: Turn) -> None:
+        """What a message thought, to the one at ``at``, where it is that one's turn which thought it."""
+        handle = self.read.handles.get(index, "")
+        if self._session.echoes.handles.get(handle) != turn.index:
+            return
+        first = dict(self.raw[index])
+        thought = first.pop("reasoning_content", "")
+        self._put(index, [first])
+        self._put(at, [Further(self.raw[at], reasoning_content=thought)])
+        handles = {place: kept for place, kept in self.read.handles.items() if place != index}
+        self.read = replace(self.read, handles={**handles, at: handle})
 
     def _grown(self, index: int, message: Message) -> Message:
         """What was put behind a turn as it was put there before, where another turn answered that and comes
@@ -283,15 +296,3 @@ def echo_of(
         ]
 
     return session.echoes.find(session.tree, codec, message, handle, asked, before)
-
-
-def read_message(raw: Any, index: int) -> Message:
-    """One message of a request. Raises RequestError naming it."""
-    try:
-        message = message_from_json(raw, f"messages[{index}]")
-        if any("\\u" in call.arguments_text for call in message.tool_calls):  # it may spell half a pair
-            whole_calls = (replace(call, arguments=whole(call.arguments)) for call in message.tool_calls)
-            message = replace(message, tool_calls=tuple(whole_calls))
-        return message
-    except MessageError as error:
-        raise RequestError(str(error), field=error.field) from error  # its text ends with the fix

@@ -20,7 +20,8 @@ from dressage_proxy.composing import Composed, Piece, compose
 from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.errors import RequestError
-from dressage_proxy.placing import Place, echo_of, read_message
+from dressage_proxy.placing import Place, echo_of
+from dressage_proxy.reading import read_message
 from dressage_proxy.records import record
 from dressage_proxy.session import Session
 

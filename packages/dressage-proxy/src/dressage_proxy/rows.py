@@ -10,8 +10,8 @@ from dressage_tito import ChatCodec
 
 from dressage_proxy.added import own_text
 
-Row = tuple[tuple[bool, str], ...]
-"""Turns in a row: whether each made calls, and its text."""
+Row = tuple[tuple[Turn, str], ...]
+"""Turns in a row, each with its text."""
 _LONGEST = 8
 """So many turns in a row are looked for in one message."""
 
@@ -33,7 +33,7 @@ def row_behind(
         issued = later.extra.get("wire_ids", {})
         if later.input_keys or (issued and _first_call(following) not in issued):
             continue
-        longer = (*row, (bool(issued), own_text(codec, later)))
+        longer = (*row, (later, own_text(codec, later)))
         left = following[1:] if issued else following
         found = row_behind(tree, codec, left, later, whole, longer) or _ended(whole, longer)
         if found is not None:
