@@ -202,6 +202,38 @@ async def test_what_a_turn_thought_after_calls_that_nobody_answered_does_not_nam
     assert len((await rig.end(session)).segments) == 1
 
 
+async def test_what_the_last_turn_of_calls_in_a_row_thought_does_not_name_the_first_turn(
+    rig: Any, shell: dict[str, Any], call: Any
+) -> None:
+    rig.script_raw(
+        rig.ids("I will look.<|im_end|>"), rig.ids(call(command="a") + "<|im_end|>"),
+        rig.ids("<think>\nhm\n</think>\n\n" + call(command="b") + "<|im_end|>"), rig.ids("so<|im_end|>"),
+    )  # fmt: skip
+    session = await rig.open()
+    tools = offered("responses", shell)
+    await talk(rig, session, "responses", [[USER], [], [], [MORE]], tools=tools)
+    tree = rig.tree(session)
+    assert [turn.parent for turn in tree.turns] == [-1, 0, 1, 2]
+    holds_sampled(rig, tree)
+    assert len((await rig.end(session)).segments) == 1
+
+
+async def test_a_turn_after_calls_that_nobody_answered_is_found_where_its_context_was_told_anew(
+    rig: Any, shell: dict[str, Any], call: Any
+) -> None:
+    rig.script(call(command="a"), "Never mind.", "so")
+    session = await rig.open()
+    tools = offered("responses", shell)
+    items = await talk(rig, session, "responses", [[USER]], tools=tools)
+    items[0] = {"role": "user", "content": "So far."}
+    items += await ask(rig, session, "responses", items, tools=tools)
+    await ask(rig, session, "responses", [*items, MORE], tools=tools)
+    tree = rig.tree(session)
+    assert [turn.parent for turn in tree.turns] == [-1, -1, 1]
+    holds_sampled(rig, tree)
+    await rig.end(session)
+
+
 async def test_a_turn_in_a_row_keeps_its_handle_where_text_after_it_came_before_it(
     rig: Any, shell: dict[str, Any], call: Any
 ) -> None:

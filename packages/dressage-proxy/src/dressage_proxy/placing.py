@@ -165,7 +165,9 @@ class _Reader:
         raw = {name: value for name, value in self.raw[index].items() if name != "tool_calls"}
         calls = Further(role="assistant", content=found[1], tool_calls=self.raw[index]["tool_calls"])
         self._put(index, [{**raw, "content": found[0]}, calls])
-        return replace(message, content=found[0], tool_calls=())
+        if self._thinker(index) >= turn.index:
+            self._hand_on(index, index + 1)
+        return self._message(index)
 
     def _later(self, index: int, message: Message, turn: Turn) -> Message | None:
         """A message less the texts at its end, where turns said those which followed its calls, or further
@@ -181,21 +183,24 @@ class _Reader:
                 self._put(at + 1, [{**self.raw[at + 1], "content": text}])
             else:
                 self._put(at, [self.raw[at], Further(role="assistant", content=text)])
-                self._hand_on(index, at + 1, later)
+                if self._thinker(index) == later.index:
+                    self._hand_on(index, at + 1)
             at += 1
         return self._message(index)
 
-    def _hand_on(self, index: int, at: int, turn: Turn) -> None:
-        """What a message thought, to the one at ``at``, where it is that one's turn which thought it."""
-        handle = self.read.handles.get(index, "")
-        if self._session.echoes.handles.get(handle) != turn.index:
-            return
+    def _thinker(self, index: int) -> int:
+        """The turn that thought what a message has of thinking, by its handle."""
+        return self._session.echoes.handles.get(self.read.handles.get(index, ""), ROOT)
+
+    def _hand_on(self, index: int, at: int) -> None:
+        """What a message has of thinking, to the one at ``at``: no earlier turn thought it."""
         first = dict(self.raw[index])
         thought = first.pop("reasoning_content", "")
         self._put(index, [first])
         self._put(at, [Further(self.raw[at], reasoning_content=thought)])
-        handles = {place: kept for place, kept in self.read.handles.items() if place != index}
-        self.read = replace(self.read, handles={**handles, at: handle})
+        handles = dict(self.read.handles)
+        handles[at] = handles.pop(index)
+        self.read = replace(self.read, handles=handles)
 
     def _grown(self, index: int, message: Message) -> Message:
         """What was put behind a turn as it was put there before, where another turn answered that and comes

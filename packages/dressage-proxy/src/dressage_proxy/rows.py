@@ -28,10 +28,9 @@ def row_behind(
     these there. Turns that made calls are those of the ``following`` messages, each of its own."""
     if len(row) == _LONGEST:
         return None
-    for child in tree.children(turn.index):
-        later = tree.turn(child)
+    for later in _next(tree, turn):
         issued = later.extra.get("wire_ids", {})
-        if later.input_keys or (issued and _first_call(following) not in issued):
+        if issued and _first_call(following) not in issued:
             continue
         longer = (*row, (later, own_text(codec, later)))
         left = following[1:] if issued else following
@@ -39,6 +38,15 @@ def row_behind(
         if found is not None:
             return found
     return None
+
+
+def _next(tree: TrajectoryTree, turn: Turn) -> list[Turn]:
+    """The turns that were asked for right after ``turn``, in its own context or where that was told anew."""
+    return [
+        later
+        for later in tree.turns[turn.index + 1 :]
+        if (later.input_keys[-1] == turn.reply_key if later.input_keys else later.parent == turn.index)
+    ]
 
 
 def _ended(whole: str, row: Row) -> tuple[str, Row] | None:
