@@ -202,6 +202,23 @@ async def test_what_a_turn_thought_after_calls_that_nobody_answered_does_not_nam
     assert len((await rig.end(session)).segments) == 1
 
 
+@pytest.mark.parametrize("route", ROUTES)
+async def test_turns_in_a_row_that_said_the_same_stay_in_their_order_where_the_history_is_told_anew(
+    rig: Any, route: str
+) -> None:
+    rig.script_raw(
+        rig.ids("first<|im_end|>"), rig.ids("same<|im_end|>"),
+        rig.ids("<think>\nhm\n</think>\n\nsame<|im_end|>"), rig.ids("so<|im_end|>"),
+    )  # fmt: skip
+    session = await rig.open()
+    _, *turns = await talk(rig, session, route, [[USER], [MORE], []])
+    await ask(rig, session, route, [{"role": "user", "content": "So far."}, *turns, MORE])
+    prompt = rig.codec.decode(rig.engine.requests[-1].input_ids)
+    assert prompt.count("hm") == 1
+    assert prompt.count("same") == 2
+    await rig.end(session)
+
+
 async def test_what_the_last_turn_of_calls_in_a_row_thought_does_not_name_the_first_turn(
     rig: Any, shell: dict[str, Any], call: Any
 ) -> None:

@@ -19,19 +19,20 @@ _NEAR = 16
 def likeliest(tree: TrajectoryTree, turns: Sequence[int], before: Sequence[str]) -> tuple[int, int]:
     """Of some turns the newest one that answered most of the last messages with keys ``before``, and of how
     many that is true."""
-    best, most, window = turns[-1], -1, min(_NEAR, len(before))
+    window = min(_NEAR, len(before))
+    best, most = turns[-1], (-1, False)
     for turn in reversed(turns):
-        count = _answered(tree, turn, before, window)
-        if count > most:
-            best, most = turn, count
-        if most >= window:
+        found = _answered(tree, turn, before, window)
+        if found > most:
+            best, most = turn, found
+        if most >= (window, True):
             break
-    return best, most
+    return best, most[0]
 
 
-def _answered(tree: TrajectoryTree, index: int, before: Sequence[str], window: int) -> int:
-    """How many of the last ``window`` messages a turn has in the very same place before it; where that is
-    none, behind one more that was for its request alone."""
+def _answered(tree: TrajectoryTree, index: int, before: Sequence[str], window: int) -> tuple[int, bool]:
+    """How many of the last ``window`` messages a turn has in the very same place before it, and True; where
+    that is none, behind one more that was for its request alone, and False."""
     asked: list[str] = []
     while index != ROOT and len(asked) <= window:
         turn = tree.turn(index)
@@ -40,8 +41,10 @@ def _answered(tree: TrajectoryTree, index: int, before: Sequence[str], window: i
         if index != ROOT:
             asked.append(tree.turn(index).reply_key)
     last = before[-window:][::-1] if window else ()
-    alone = asked[1:2] == list(last[:1])
-    return _same(asked, last) or (_same(asked[1:], last) if alone else 0)
+    count = _same(asked, last)
+    if not count and asked[1:2] == list(last[:1]):
+        return _same(asked[1:], last), False
+    return count, True
 
 
 def _same(one: Sequence[str], two: Sequence[str]) -> int:
