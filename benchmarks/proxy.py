@@ -142,6 +142,7 @@ async def slow_upstream(control: ProxyClient, http: Http, texts: Texts, url: str
         "slow_upstream_250_s": round(statistics.median(through), 2),
         "slow_upstream_rounds_s": [round(value, 2) for value in through],
         "slow_upstream_bare_s": round(statistics.median(bare), 2),
+        "slow_upstream_bare_rounds_s": [round(value, 2) for value in bare],
         "slow_upstream_itself_s": SLOW_REPLY * SLOW_DELAY_S,
     }
 

@@ -233,7 +233,7 @@ async def test_pauses_at_any_moment_lose_no_token(rig):
         version += 1
         rig.engine.weight_version = str(version)
         await resume(rig, version)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(3 * rig.engine.delay_s)  # so that a token comes between two pauses
     await asyncio.gather(*tasks)
     assert any(request.finish == "abort" for request in rig.engine.requests)
     sampled = 0
