@@ -115,7 +115,7 @@ def test_a_state_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypa
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dressage_proxy.gate.to_json", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(OSError, match="No space"):
         file.write(GateState())
     assert file.read() == GateState(paused=True)

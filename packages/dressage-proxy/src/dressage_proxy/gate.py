@@ -4,13 +4,13 @@ killed while it was paused comes back paused."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from dressage_segments.turn import UNKNOWN_VERSION
+from dressage_store import replace_file
 
 from dressage_proxy.errors import ConfigError, ConflictError
 
@@ -79,19 +79,7 @@ class GateFile:
 
     def write(self, state: GateState) -> None:
         """Once this returns, the state survives the process. Raises OSError; then the one before stays."""
-        whole = self._path.with_name(self._path.name + ".tmp")
-        try:
-            with whole.open("w", encoding="ascii") as file:
-                file.write(to_json(state))
-                file.flush()
-                if self._fsync:
-                    os.fsync(file.fileno())
-            whole.replace(self._path)
-        except OSError as error:
-            whole.unlink(missing_ok=True)
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
-        if self._fsync:
-            _sync(self._path.parent)
+        replace_file(self._path, to_json(state).encode(), fsync=self._fsync)
 
 
 def to_json(state: GateState) -> str:
@@ -108,11 +96,3 @@ def from_json(text: str | bytes) -> GateState:
             if schema == _SCHEMA and type(version) is int and all(isinstance(name, str) for name in names):
                 return GateState(paused, frozenset(names), version)
     raise ValueError("it holds something else")
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from dressage_store.errors import (
     StoreVersionError,
 )
 from dressage_store.files import FilesStore
+from dressage_store.layout import replace_file
 from dressage_store.ledger import Entry, State, Usage
 from dressage_store.memory import MemoryStore
 
@@ -38,4 +39,5 @@ __all__ = [
     "StoreReadOnlyError",
     "StoreVersionError",
     "Usage",
+    "replace_file",
 ]
