@@ -15,6 +15,7 @@ def kernel_mkdir(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a control group file system does: a new folder has its files."""
     mkdir = Path.mkdir
     files = ["memory.max", "memory.swap.max", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+    files += ["memory.kmem.tcp.limit_in_bytes"]
     files += ["pids.max", "cpu.max", "cpu.cfs_period_us", "cpu.cfs_quota_us", "cgroup.procs", "tasks"]
 
     def with_files(self: Path, *args: object, **kwargs: object) -> None:
@@ -46,6 +47,8 @@ def test_v1_limits_are_written_to_a_folder_each(tmp_path: Path, kernel_mkdir: No
     folders = Cgroups(1, parents).make("dressage-x", LIMITS)
     assert len(folders) == 3
     assert (parents["memory"] / "dressage-x/memory.limit_in_bytes").read_text() == str(123 << 20)
+    of_sockets = parents["memory"] / "dressage-x/memory.kmem.tcp.limit_in_bytes"
+    assert of_sockets.read_text() == str((123 << 20) // 4)
     assert (parents["pids"] / "dressage-x/pids.max").read_text() == "7"
     assert (parents["cpu"] / "dressage-x/cpu.cfs_quota_us").read_text() == "150000"
 

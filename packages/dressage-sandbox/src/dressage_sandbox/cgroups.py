@@ -21,6 +21,9 @@ __all__ = ["Cgroups", "detect", "oom_kills", "remove_group", "usage"]
 
 _PERIOD_US = 100_000
 _PATIENCE_S = 1.0
+_SOCKETS = 4
+"""Bytes that wait in sockets of TCP and UDP may take one in so many of the memory, where they are a limit of
+their own (v1, which does not count them otherwise)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Cgroups:
             yield group / limit, value
             if (group / swap[0]).exists():
                 yield group / swap[0], swap[1]
+            if (sockets := group / "memory.kmem.tcp.limit_in_bytes").exists():
+                yield sockets, str(limits.memory_bytes // _SOCKETS)
         if "pids" in self.parents:
             yield self.parents["pids"] / name / "pids.max", str(limits.pids)
         if "cpu" in self.parents and limits.cpus is not None:
