@@ -58,32 +58,34 @@ class _Coercion:
     def __init__(self, root: Schema) -> None:
         self.warnings: list[str] = []
         self._root = root
+        self._known: dict[int, tuple[object, _Admitted]] = {}
+        """By the schema's identity, which it keeps as long as it is here: a list's items are many, and have
+        one."""
 
     def coerce(self, value: Any, schema: object, path: str, depth: int) -> Any:
         if depth > _MAX_DEPTH or not isinstance(value, dict | list | str):
             return value
-        branches = list(self._branches(schema, frozenset()))
+        admitted = self._admitted(schema)
         if isinstance(value, dict):
-            known, others = _members(branches)
+            known, others = admitted.members
             return {
                 key: self.coerce(item, known.get(key, others), f"{path}.{key}" if path else key, depth + 1)
                 for key, item in value.items()
             }
         if isinstance(value, list):
-            first, rest = _items(branches)
+            first, rest = admitted.items
             return [
                 self.coerce(item, schema, f"{path}[{index}]", depth + 1)
                 for index, (item, schema) in enumerate(
                     zip(value, itertools.chain(first, itertools.repeat(rest)), strict=False)
                 )
             ]
-        return self._text(value, schema, branches, path, depth)
+        return self._text(value, schema, admitted, path, depth)
 
-    def _text(self, value: str, schema: object, branches: Sequence[Schema], path: str, depth: int) -> Any:
-        named = [_types(branch) for branch in branches]
-        types = frozenset().union(*named) if all(named) else frozenset()
+    def _text(self, value: str, schema: object, admitted: _Admitted, path: str, depth: int) -> Any:
+        types = admitted.types
         if "string" in types:
-            return _listed(value, types, branches)
+            return _listed(value, types, admitted.values)
         if not types:
             return value
         found = _spelled(value, types)
@@ -93,26 +95,38 @@ class _Coercion:
             return value
         return self.coerce(found, schema, path, depth + 1) if isinstance(found, dict | list) else found
 
-    def _branches(self, schema: object, seen: frozenset[str]) -> Iterator[Schema]:
-        """The schemas that a value may follow, references resolved; an empty one where nothing is known."""
-        if not isinstance(schema, Mapping):
+    def _admitted(self, schema: object) -> _Admitted:
+        found = self._known.get(id(schema))
+        if found is None:
+            found = schema, _Admitted(tuple(self._branches(schema, set(), 0)))
+            self._known[id(schema)] = found
+        return found[1]
+
+    def _branches(self, schema: object, seen: set[int], depth: int) -> Iterator[Schema]:
+        """The schemas that a value may follow, references resolved; an empty one where nothing is known.
+
+        Each is given once, however often and on however many ways it is referred to.
+        """
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             yield {}
             return
+        if id(schema) in seen:
+            return
+        seen.add(id(schema))
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            target = None if reference in seen else self._target(reference)
-            yield from self._branches(target, seen | {reference})
+            yield from self._branches(self._target(reference), seen, depth + 1)
             return
         for key in ("anyOf", "oneOf"):
             options = schema.get(key)
             if isinstance(options, list) and options and "type" not in schema:
                 for option in options:
-                    yield from self._branches(option, seen)
+                    yield from self._branches(option, seen, depth + 1)
                 return
         parts = schema.get("allOf")
         if isinstance(parts, list) and parts and "type" not in schema:
             # One part names the type; the others narrow it.
-            resolved = [branch for part in parts for branch in self._branches(part, seen)]
+            resolved = [branch for part in parts for branch in self._branches(part, seen, depth + 1)]
             yield next((branch for branch in resolved if _types(branch)), {})
             return
         yield schema
@@ -126,6 +140,21 @@ class _Coercion:
             name = step.replace("~1", "/").replace("~0", "~")
             place = place.get(name) if isinstance(place, Mapping) else None
         return place
+
+
+class _Admitted:
+    """What the branches of one schema admit together."""
+
+    def __init__(self, branches: Sequence[Schema]) -> None:
+        named = [_types(branch) for branch in branches]
+        self.types: frozenset[str] = frozenset().union(*named) if all(named) else frozenset()
+        """Empty where nothing is said."""
+        self.members = _members(branches)
+        self.items = _items(branches)
+        listed = [branch.get("enum") for branch in branches]
+        values = [values for values in listed if isinstance(values, list)]
+        self.values = list(itertools.chain(*values)) if len(values) == len(listed) else None
+        """Every value that is admitted, where the schema lists them."""
 
 
 def _members(branches: Sequence[Schema]) -> tuple[Schema, object]:
@@ -146,11 +175,9 @@ def _items(branches: Sequence[Schema]) -> tuple[Sequence[object], object]:
     return (), None
 
 
-def _listed(text: str, types: frozenset[str], branches: Sequence[Schema]) -> Any:
+def _listed(text: str, types: frozenset[str], allowed: Sequence[object] | None) -> Any:
     """A text, or the value that it spells where a schema lists its values and the text is none of them."""
-    listed = [branch.get("enum") for branch in branches]
-    allowed = [value for values in listed if isinstance(values, list) for value in values]
-    if text in allowed or not all(isinstance(values, list) for values in listed):
+    if allowed is None or text in allowed:
         return text
     found = _spelled(text, types - {"string"})
     return found if any(found == value and type(found) is type(value) for value in allowed) else text
