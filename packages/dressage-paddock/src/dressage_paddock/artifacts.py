@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import time
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from dressage_sandbox.errors import NotARegularFile, SandboxFileError
+from dressage_sandbox.errors import NotARegularFile, SandboxFileError, file_error
 from dressage_sandbox.protocol import Sandbox
 
 from dressage_paddock.errors import TaskError
@@ -27,8 +28,8 @@ class Artifacts:
     """Files as they were after the agent ended, by the path that the task names.
 
     A file of a folder that the task names has the folder's path before its own. ``missing`` names what is
-    not there or is no regular file; ``cut`` names files that are longer than their cap, and folders of which
-    something was left out.
+    not there or is no regular file; ``cut`` names files that are longer than their cap or have no place in a
+    grader's sandbox, and folders of which something was left out.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -76,9 +77,17 @@ class _Reader:
         left = self._room.total_bytes - sum(map(len, self.files.values()))
         cap = max(0, min(self._room.file_bytes, left))
         data = await self._sandbox.read(str(self._workdir / path), max_bytes=cap + 1)
+        if self._is_folder_too(path):
+            raise file_error(errno.ENOTDIR, path)
         if len(data) > cap:
             self.cut.append(path)
         self.files[path] = data[:cap]
+
+    def _is_folder_too(self, path: str) -> bool:
+        """Whether a file below this one was read, or one that this is below: what a command turned from one
+        into the other meanwhile. No other folder could hold both."""
+        above = {str(folder) for folder in PurePosixPath(path).parents}
+        return any(name in above or name.startswith(f"{path.rstrip('/')}/") for name in self.files)
 
     async def _folder(self, path: str, root: str, depth: int) -> bool:
         try:

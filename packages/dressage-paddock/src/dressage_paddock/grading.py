@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from dressage_sandbox.errors import OutOfMemory
+from dressage_sandbox.errors import OutOfMemory, SandboxFileError
 from dressage_sandbox.protocol import Sandbox, SandboxSpec
 
 from dressage_paddock.agent import Agent, Scene
@@ -16,6 +17,9 @@ from dressage_paddock.hooks import Grade, Grader, GradeView, Hooks
 from dressage_paddock.messages import final_text, model_text
 from dressage_paddock.task import PublicTask, Task
 from dressage_paddock.waiting import within
+
+_MAKE_WAY = 'rm -rf -- "$1"; shift; for p do [ -d "$p" ] || rm -f -- "$p"; done'
+"""Of a file's place and the folders that it lies in, removes what is of another kind."""
 
 
 def view_of(task: Task, agent: Agent, scene: Scene, ending: Ending, artifacts: Artifacts) -> GradeView:
@@ -39,14 +43,42 @@ def fresh_spec(task: Task, hooks: Hooks) -> SandboxSpec:
     return hooks.grade_spec or replace(task.sandbox, relay=None)
 
 
-async def furnish(sandbox: Sandbox, task: PublicTask, artifacts: Artifacts) -> Sandbox:
-    """Write the task's files, then the artifacts over them. A cut one is left out: it is not what the agent
-    made."""
+async def furnish(sandbox: Sandbox, task: PublicTask, artifacts: Artifacts) -> Artifacts:
+    """Write the task's files, then the artifacts over them and in their place: an agent may have made a
+    folder of a file. A cut one is left out: it is not what the agent made.
+
+    Returns the artifacts, with one that cannot be written there among the cut: it is the agent's doing, and
+    no failure of the sandbox.
+    """
+    workdir = PurePosixPath(task.workdir)
+    places = {name: workdir / name for name in artifacts.whole}
     for path, data in task.files.items():
-        await sandbox.write(path, data)
-    for name, data in artifacts.whole.items():
-        await sandbox.write(str(PurePosixPath(task.workdir) / name), data)
-    return sandbox
+        if not _in_the_way(workdir / path, places.values()):
+            await sandbox.write(path, data)
+    left_out = [name for name in places if not await _put(sandbox, places[name], artifacts.files[name])]
+    return replace(artifacts, cut=(*artifacts.cut, *left_out))
+
+
+def _in_the_way(place: PurePosixPath, others: Iterable[PurePosixPath]) -> bool:
+    """Whether a file here and one of the others could not both be."""
+    return any(place != other and _one_in_the_other(place, other) for other in others)
+
+
+def _one_in_the_other(one: PurePosixPath, other: PurePosixPath) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+async def _put(sandbox: Sandbox, place: PurePosixPath, data: bytes) -> bool:
+    """Write a file, also where something of another kind is there already (of an image, say)."""
+    try:
+        await sandbox.write(str(place), data)
+    except SandboxFileError:
+        await sandbox.run(["sh", "-c", _MAKE_WAY, "sh", str(place), *map(str, place.parents)])
+        try:
+            await sandbox.write(str(place), data)
+        except SandboxFileError:
+            return False
+    return True
 
 
 async def ask(grader: Grader, view: GradeView, seconds: float) -> Grade:

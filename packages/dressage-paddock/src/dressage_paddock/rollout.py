@@ -242,7 +242,8 @@ class Rollout:
             except OutOfMemory as error:
                 # What the agent left has used the sandbox up: its own doing, and graded without that sandbox.
                 ending = self._course.ending = classify(error, Stage.AFTER_AGENT)
-        view = replace(view, ending=ending, sandbox=await self._fresh_sandbox())
+        sandbox = await self._fresh_sandbox()
+        view = replace(view, ending=ending, sandbox=sandbox, artifacts=self._course.artifacts)
         return await ask(grader, view, self._public.limits.grade_timeout_s)
 
     async def _fresh_sandbox(self) -> Sandbox:
@@ -256,7 +257,9 @@ class Rollout:
         return self._sandbox
 
     async def _furnished(self, spec: SandboxSpec) -> Sandbox:
-        return await furnish(await self._lease.create_sandbox(spec), self._public, self._course.artifacts)
+        sandbox = await self._lease.create_sandbox(spec)
+        self._course.artifacts = await furnish(sandbox, self._public, self._course.artifacts)
+        return sandbox
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
