@@ -31,6 +31,10 @@ def root():
         'config {"api-key":"hunter2-hunter2"}',
         "sk-hunter2-hunter2",
         "the-secret-key hunter2-hunter2"[:14],
+        "Authorization: Basic hunter2-hunter2",
+        "{'Authorization': 'Basic hunter2-hunter2'}",
+        "no connection to http://user:hunter2-hunter2@engine:30000/generate",
+        "no connection to https://hunter2-hunter2@engine",
     ],
 )
 def test_keys_are_taken_out_wherever_they_stand(text):
@@ -42,6 +46,38 @@ def test_keys_are_taken_out_wherever_they_stand(text):
 
 def test_of_a_session_id_only_its_start_is_left():
     assert Redactor()(f"session {SESSION} ended") == "session 01234567… ended"
+    assert SESSION not in Redactor()(f"/s/{SESSION}/v1 x_{SESSION}_x")
+
+
+SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=16, max_size=30)
+SHAPES = [
+    "{}",
+    'headers {{"Authorization": "Bearer {}"}}',
+    '{{"api_key":"{}"}}',
+    "http://user:{}@h:1",
+    '"{}"\n',
+]
+
+
+@given(SECRETS, st.sampled_from(SHAPES), st.booleans())
+def test_whatever_a_secret_is_made_of_it_is_in_no_line_and_json_stays_json(secret, shape, as_json):
+    """Quotes and backslashes too, which JSON writes in another way than the secret has them."""
+    stream = io.StringIO()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    text = shape.format(secret)
+    try:
+        configure_logs("info", as_json=as_json, secrets=[secret], stream=stream)
+        root.info("%s", text, extra={"given": {text: [text, float("nan"), 1, None]}})
+    finally:
+        root.handlers[:], root.level = handlers, level
+    said = stream.getvalue()
+    assert secret not in said
+    if as_json:
+        (line,) = said.splitlines()
+        assert secret not in repr(json.loads(line))
+        assert json.dumps(secret)[1:-1] not in line
+        assert json.loads(line)["given"].popitem()[1][1:] == ["nan", 1, None]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))

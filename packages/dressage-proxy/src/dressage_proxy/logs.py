@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
 REDACTED = "[redacted]"
 _HELD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _BEARER = re.compile(r"(?i)\b(bearer|x-api-key['\"]?\s*[:=]|api[_-]?key['\"]?\s*[:=])(\s*['\"]?)[^\s'\",}]+")
+_BASIC = re.compile(r"(?i)\b(authorization['\"]?\s*[:=,]\s*b?['\"]?basic\s+)[^\s'\",}]+")
 _PROVIDER_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{8,}")
-_SESSION = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
+_IN_URL = re.compile(r"://[^/\s@'\"]+@")
+"""A user name and password before a host."""
+_SESSION = re.compile(r"(?<![0-9a-f])([0-9a-f]{8})[0-9a-f]{24}(?![0-9a-f])")
 """A session id opens the data plane to whoever has it: its start is enough to find it by."""
 
 
@@ -29,8 +33,24 @@ class Redactor:
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         text = _BEARER.sub(rf"\1\2{REDACTED}", text)
+        text = _BASIC.sub(rf"\1{REDACTED}", text)
         text = _PROVIDER_KEY.sub(REDACTED, text)
+        text = _IN_URL.sub(f"://{REDACTED}@", text)
         return _SESSION.sub(r"\1…", text)
+
+    def value(self, value: object) -> object:
+        """Any value as one of JSON without them: text by text, since JSON writes a secret in another way."""
+        match value:
+            case None | bool() | int():
+                return value
+            case float():
+                return value if math.isfinite(value) else str(value)
+            case Mapping():
+                return {self(str(name)): self.value(inner) for name, inner in value.items()}
+            case list() | tuple():
+                return [self.value(inner) for inner in value]
+            case _:
+                return self(str(value))
 
 
 class TextFormatter(logging.Formatter):
@@ -63,17 +83,19 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in record.__dict__.items() if name not in _HELD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return self._redact(json.dumps(line, ensure_ascii=False, default=str))
+        return json.dumps(self._redact.value(line), ensure_ascii=False, allow_nan=False)
 
 
 def configure_logs(
     level: str, *, as_json: bool = False, secrets: Iterable[str] = (), stream: TextIO | None = None
 ) -> logging.Handler:
-    """Log to stderr (or ``stream``) from now on; the handler that was put in place of all others."""
+    """Log to stderr (or ``stream``) from now on, warnings of libraries too; the handler that was put in place
+    of all others."""
     handler = logging.StreamHandler(stream or sys.stderr)
     redact = Redactor(secrets)
     handler.setFormatter(JsonFormatter(redact) if as_json else TextFormatter(redact))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.captureWarnings(True)
     return handler

@@ -104,6 +104,7 @@ def http_server(app: object) -> Server:
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        log_config=None,  # as all else: uvicorn's own lines would be no JSON, with nothing taken out
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,
         timeout_keep_alive=120,
