@@ -115,8 +115,13 @@ def test_a_store_that_another_process_writes_to_is_refused(refused, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:30000", "ftp://e:1", "http://", "http://e:port", "", ",", "http://e?x=1"]
-)
+    "url",
+    [
+        "localhost:30000", "ftp://e:1", "http://", "http://e:port", "", ",", "http://e?x=1", "http://[::1",
+        "http://m\N{LATIN SMALL LETTER U WITH DIAERESIS}nchen:1", "http://e:1/a b", "http://e..f:1",
+        f"http://{'e' * 64}:1",
+    ],
+)  # fmt: skip
 def test_an_engine_that_is_no_base_url_is_refused(refused, url):
     assert "--engine" in refused(engine=url)
 
@@ -156,6 +161,9 @@ def test_a_control_key_that_does_not_do_is_refused(refused, tmp_path, monkeypatc
         said = refused(control_key_file=tmp_path / "unsent")
         assert "--control-key-file" in said
         assert "header" in said
+    (tmp_path / "empty").write_text(" \n")
+    assert "empty" in refused(control_key_file=tmp_path / "empty"), "a key that nobody has must not be made"
+    assert "empty" in refused(control_key_file=tmp_path / "empty", shards=2)
     monkeypatch.setenv(cli.KEY_VARIABLE, "abc")
     assert cli.KEY_VARIABLE in refused()
 
@@ -312,3 +320,18 @@ def test_the_control_key_is_in_no_line_of_the_log(monkeypatch, capsys, toy_folde
     said = capsys.readouterr().err
     assert "a header: [redacted]" in said
     assert file.read_text() not in said
+
+
+@pytest.mark.parametrize("shards", ["1", "2"])
+def test_what_the_http_server_says_is_a_line_like_all_others(spawn, toy_folder, tmp_path, capfd, shards):
+    flags = ("--tokenizer", str(toy_folder), "--engine", "http://127.0.0.1:1", "--store", str(tmp_path / "s"))
+    flags = ("serve", *flags, "--port", "0", "--shards", shards, "--log-format", "json")
+    served = spawn("dressage_proxy.cli", *flags)
+    host, port = str(served.ready["data_url"]).removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as strange:
+        strange.sendall(b"GET /s/x HTTP/9.9\r\n\r\n")
+        assert b" 400 " in strange.recv(100)
+    served.process.terminate()
+    assert served.process.wait(20) == 0
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["logger"] for line in lines if "Invalid HTTP" in line["message"]] == ["uvicorn.error"]

@@ -117,6 +117,35 @@ def test_a_worker_that_is_not_reached_over_http_is_refused_by_name():
         workers(b'{"workers": [{"url": "grpc://one"}]}')
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "http://e:port", "http://", "http://e:1/a b"])
+async def test_a_worker_that_cannot_be_called_is_no_end_of_looking_for_others(url):
+    """What is wrong with it is in the log at each look; once it is gone the others are taken."""
+    router = ScriptedRouter("http://one:1")
+    async with serve_scripted_router(router) as address:
+        pool = EnginePool(PoolOptions(router=address, refresh_s=0.01))
+        async with pool:
+            wrong = router.add(url)
+            seen = router.asked
+            async with asyncio.timeout(10):
+                while router.asked < seen + 3:
+                    await asyncio.sleep(0.01)
+            assert pool.urls == ("http://one:1",)
+            del router.workers[wrong]
+            router.add("http://two:1")
+            async with asyncio.timeout(10):
+                while "http://two:1" not in pool.urls:
+                    await asyncio.sleep(0.01)
+
+
+def test_a_workers_password_is_told_by_no_error():
+    with pytest.raises(RouterError, match="user name") as refused:
+        workers(b'{"workers": [{"url": "http://user:hunter2@e:1"}]}')
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(RouterError) as refused:
+        workers(b'{"workers": [{"url": "http://user:hunter2@e:port"}]}')
+    assert "hunter2" not in str(refused.value)
+
+
 async def test_a_try_that_failed_goes_to_another_engine_without_a_back_off(plenty, monkeypatch):
     backed_off = []
     monkeypatch.setattr("dressage_proxy.generation._backoff", lambda attempt: backed_off.append(attempt) or 0)

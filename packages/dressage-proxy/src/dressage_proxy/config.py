@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +20,7 @@ from pydantic import (
 from dressage_proxy.engine.choose import Choice
 from dressage_proxy.engine.experts import ExpertsShape
 from dressage_proxy.engine.pool import PoolOptions
+from dressage_proxy.engine.urls import base_url
 
 _V = TypeVar("_V")
 _INT64 = 2**63 - 1
@@ -107,12 +107,12 @@ class ProxyConfig(BaseModel):
     @field_validator("engines")
     @classmethod
     def _checked_engines(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_engine_url(url) for url in urls)
+        return tuple(base_url(url) for url in urls)
 
     @field_validator("router")
     @classmethod
     def _checked_router(cls, url: str | None) -> str | None:
-        return None if url is None else _engine_url(url)
+        return None if url is None else base_url(url)
 
     @model_validator(mode="after")
     def _checked_source(self) -> Self:
@@ -131,21 +131,6 @@ class ProxyConfig(BaseModel):
             self.engine_health_s,
             self.engine_timeout_s,
         )
-
-
-def _engine_url(url: str) -> str:
-    parts = urlsplit(url)
-    try:
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        good = False
-    if not good or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} is no base URL: give http://host:port")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            f"{parts.hostname}: the URL holds a user name, which errors would tell: leave it out"
-        )
-    return url.rstrip("/")
 
 
 class Sampling(BaseModel):

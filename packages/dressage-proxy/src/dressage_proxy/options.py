@@ -19,6 +19,7 @@ from dressage_proxy.errors import ConfigError
 
 KEY_VARIABLE = "DRESSAGE_CONTROL_KEY"
 KEY_FILE = "control.key"
+_NEW_KEY_FILE = f"{KEY_FILE}.new"
 _SHARDS_FILE = "shards"
 _BACKLOG = 2048
 _MAX_PORT = 65535
@@ -131,7 +132,7 @@ def check_shards(root: Path, shards: int) -> None:
 
 def _used(root: Path) -> bool:
     """Whether a single process has kept a store here."""
-    return any(path.name != KEY_FILE for path in root.iterdir())
+    return any(path.name not in (KEY_FILE, _NEW_KEY_FILE) for path in root.iterdir())
 
 
 def store(args: argparse.Namespace, root: Path) -> FilesStore:
@@ -150,21 +151,27 @@ def given_key(args: argparse.Namespace) -> tuple[str | None, Path | None]:
         path = args.store / KEY_FILE
     if path is not None:
         try:
-            return path.read_text(encoding="utf-8").strip(), path
+            key = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"--control-key-file: {error}; give a text file that holds the key alone"
             ) from error
+        if not key:
+            raise ConfigError(f"--control-key-file: {path} is empty: put the key into it, or remove it")
+        return key, path
     return os.environ.get(KEY_VARIABLE) or None, None
 
 
 def write_key(path: Path, key: str) -> Path:
-    """Keep a new key where only this user reads it. Raises ConfigError."""
+    """Keep a new key where only this user reads it; a process that is killed meanwhile leaves no half of one.
+    Raises ConfigError."""
+    new = path.with_name(_NEW_KEY_FILE)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(key)
+        new.rename(path)
     except OSError as error:
         raise ConfigError(f"--store: cannot write the control key: {error}") from error
     return path

@@ -5,10 +5,9 @@ The router drops fields of /generate that the evidence needs, and it cannot abor
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import orjson
 
+from dressage_proxy.engine.urls import base_url
 from dressage_proxy.errors import RouterError
 
 
@@ -32,7 +31,7 @@ def _usable(worker: object) -> str:
         raise RouterError("the router's list of workers holds something else")
     if worker.get("is_healthy") is False or worker.get("worker_type", "regular") != "regular":
         return ""  # one half of a disaggregated pair is no engine that answers /generate alone
-    url = str(worker.get("url", "")).rstrip("/")
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise RouterError(f"the router's worker {url!r} is not reached over http: use HTTP workers")
-    return url
+    try:
+        return base_url(str(worker.get("url", "")))
+    except ValueError as error:
+        raise RouterError(f"the router has a worker that is not reached over http: {error}") from error
