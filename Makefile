@@ -19,7 +19,7 @@ SETUP_SECONDS = $(VENV)/.setup-seconds
 # Compiled modules are kept: a process that compiles torch anew starts 7 s later, and a run starts several.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-package lint bench replay families escapes lock clean
+.PHONY: help setup demo test test-package lint bench replay agents families escapes lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench: setup ## every benchmark, or one: ONLY=proxy; writes benchmarks/out/
 
 replay: setup ## agents' request sequences through the real proxy; TRAFFIC=folder for recorded ones
 	@$(BIN)/python -m dressage_proxy.replay $(if $(TRAFFIC),"$(TRAFFIC)") $(ARGS)
+
+agents: setup ## the real agent programs (from npm) through the real proxy: agent x scenario; ARGS="codex --scenario resume"
+	@$(BIN)/python scripts/agents.py $(ARGS)
 
 families: setup ## the table of model families: each one certified, or refused with its reason; ARGS="qwen3 --conversations 10000"
 	@$(BIN)/python scripts/families.py $(ARGS)

@@ -28,7 +28,7 @@ def entry(loaded: object) -> SimpleNamespace:
 
 def test_an_adapter_by_entry_point_is_known(monkeypatch):
     monkeypatch.setattr(agents_module, "entry_points", lambda group: [entry(PYTHON)])
-    assert set(known_agents()) == {"command", "py"}
+    assert set(known_agents()) == {"command", "py", "claude_code", "codex", "openclaw", "opencode"}
 
 
 @pytest.mark.parametrize(("loaded", "told"), [(42, "not an AgentAdapter"), (COMMAND, "two adapters")])
@@ -39,7 +39,7 @@ def test_an_entry_point_that_is_none_or_takes_a_name_is_refused(monkeypatch, loa
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(UnknownAgentError, match="known: command"):
+    with pytest.raises(UnknownAgentError, match="known: claude_code, codex, command"):
         find_agent("nope", known_agents())
 
 

@@ -16,7 +16,9 @@ def test_agents_lists_what_is_known(capsys):
     assert main(["agents"]) == 0
     assert "command" in capsys.readouterr().out
     assert main(["agents", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["name"] == "command"
+    found = {agent["name"]: agent["install"] for agent in json.loads(capsys.readouterr().out)}
+    assert {"command", "claude_code", "codex", "openclaw", "opencode"} <= set(found)
+    assert all(found.values())
 
 
 @pytest.mark.parametrize(

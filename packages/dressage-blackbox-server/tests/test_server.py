@@ -152,8 +152,8 @@ async def test_too_many_sessions_are_a_typed_refusal(client, config):
 
 async def test_known_agents_are_listed_with_how_to_install_them(http):
     rows = (await http.get("/agents")).json()["agents"]
-    assert [row["name"] for row in rows] == ["command"]
-    assert rows[0]["install"]
+    assert {row["name"] for row in rows} == {"command", "claude_code", "codex", "openclaw", "opencode"}
+    assert all(row["install"] for row in rows)
 
 
 async def test_what_is_no_blackbox_server_is_said(config):
@@ -203,5 +203,5 @@ async def test_a_journal_without_its_first_line_is_refused_and_an_empty_one_drop
 
 async def test_an_unknown_agent_is_refused_with_the_known_ones(executor, config):
     service = BlackboxService(lambda c: executor, known_agents(), MemoryJournal())
-    with pytest.raises(UnknownAgentError, match="known: command"):
+    with pytest.raises(UnknownAgentError, match="known: claude_code, codex, command"):
         service.create(config.model_copy(update={"agent": "other"}))

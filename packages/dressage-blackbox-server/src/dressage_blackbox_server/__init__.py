@@ -43,10 +43,15 @@ from dressage_blackbox_server.model import (
     TurnRecord,
     TurnState,
 )
+from dressage_blackbox_server.programs import CLAUDE_CODE, CODEX, OPENCLAW, OPENCODE
 from dressage_blackbox_server.session import AgentSession, restored_turns
 
 __all__ = [
+    "CLAUDE_CODE",
+    "CODEX",
     "COMMAND",
+    "OPENCLAW",
+    "OPENCODE",
     "AdapterError",
     "AgentAdapter",
     "AgentSession",

@@ -50,14 +50,20 @@ class OutputKind(StrEnum):
     """What a program prints on standard output."""
 
     TEXT = "text"
+    JSON = "json"
+    """One JSON value, over as many lines as it likes."""
     JSON_LINES = "json_lines"
 
 
 class OutputRule(Frozen):
-    """How the answer is read from standard output. Paths are dotted keys into each JSON line."""
+    """How the answer is read from standard output. Paths are dotted keys into each JSON value.
+
+    The answer is looked for only in values that have each text of ``answer_where`` at its path.
+    """
 
     kind: OutputKind = OutputKind.TEXT
     answer_path: str = ""
+    answer_where: Mapping[str, str] = Field(default_factory=dict)
     thread_path: str = ""
 
 
@@ -108,6 +114,8 @@ class AgentAdapter(Frozen):
     output: OutputRule = OutputRule()
     version_argv: tuple[str, ...] = ()
     """Prints the version; () where there is no one program to ask."""
+    npm: str = ""
+    """The npm package that it was declared for, ``name@version``; "" where it comes otherwise."""
     install: str = ""
     """How to install it, for people."""
 

@@ -13,11 +13,12 @@ from importlib.metadata import entry_points
 from dressage_blackbox_server.adapter import AgentAdapter
 from dressage_blackbox_server.command import COMMAND
 from dressage_blackbox_server.errors import AdapterError, UnknownAgentError
+from dressage_blackbox_server.programs import PROGRAMS
 
 ENTRY_POINT_GROUP = "dressage.agents"
 """An entry point of this group names an :class:`AgentAdapter`."""
 
-BUILT_IN = (COMMAND,)
+BUILT_IN = (COMMAND, *PROGRAMS)
 _VERSION_S = 20.0
 
 

@@ -36,28 +36,36 @@ class BoundedOutput:
 
 
 def read_answer(rule: OutputRule, stdout: str) -> str:
-    """The agent's answer. Text output is the answer itself; of JSON lines, the last value found at the
-    rule's path. "" where there is none."""
+    """The agent's answer. Text output is the answer itself; of JSON, the last value found at the rule's path.
+    "" where there is none."""
     if rule.kind is OutputKind.TEXT:
         return stdout
-    found = list(_at_path(stdout, rule.answer_path))
-    return found[-1] if found else ""
+    found = ""
+    for value in _values(rule, stdout):
+        if all(_at(value, path) == text for path, text in rule.answer_where.items()):
+            text = _at(value, rule.answer_path)
+            found = text if isinstance(text, str) else found
+    return found
 
 
 def read_thread_id(rule: OutputRule, stdout: str) -> str:
     """The agent's own conversation id: the first value at the rule's path, or ""."""
     if not rule.thread_path:
         return ""
-    return next(_at_path(stdout, rule.thread_path), "")
+    found = (_at(value, rule.thread_path) for value in _values(rule, stdout))
+    return next((text for text in found if isinstance(text, str)), "")
 
 
-def _at_path(stdout: str, path: str) -> Iterator[str]:
-    for line in stdout.split("\n"):  # JSON may hold other line ends (U+2028, U+0085) as they are
+def _values(rule: OutputRule, stdout: str) -> Iterator[Any]:
+    # JSON may hold other line ends (U+2028, U+0085) as they are.
+    for text in [stdout] if rule.kind is OutputKind.JSON else stdout.split("\n"):
         try:
-            value: Any = json.loads(line)
+            yield json.loads(text)
         except (ValueError, RecursionError):
             continue  # agents mix other lines in
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, str):
-            yield value
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -45,10 +45,10 @@ def script(codec: ChatCodec, call: Call) -> Script:
     said = _said(codec, call.echo)
     text, close = _written(codec, said, tools)
     if call.echo is None or not call.row.answer.startswith("!cut"):
-        return Script(tuple(_ids(codec, text)))
+        return Script(tuple(odd_ids(codec, text)))
     kept = text.removesuffix(close).rstrip()
-    ids = _ids(codec, kept)
-    return Script((*ids, *_ids(codec, _more(codec, said, call.request, kept))), len(ids))
+    ids = odd_ids(codec, kept)
+    return Script((*ids, *odd_ids(codec, _more(codec, said, call.request, kept))), len(ids))
 
 
 def _written(codec: ChatCodec, message: Message, tools: Sequence[Tool] | None) -> tuple[str, str]:
@@ -96,8 +96,8 @@ def _more(codec: ChatCodec, said: Message, request: ModelRequest, kept: str) -> 
     return _MORE + close[1]
 
 
-def _ids(codec: ChatCodec, text: str) -> list[int]:
-    """Ids of a text, cut every few characters between control literals."""
+def odd_ids(codec: ChatCodec, text: str) -> list[int]:
+    """Ids of a text, cut every few characters between control literals: not the tokenizer's own."""
     literals = sorted(codec.control_literals, key=len, reverse=True)
     ids: list[int] = []
     for part in re.split("(" + "|".join(map(re.escape, literals)) + ")", text):

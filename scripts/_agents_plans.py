@@ -1,0 +1,98 @@
+"""What the scripted model says: a plan is a list of steps, and a prompt names its plan as ``@@name@@``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from dressage_proxy.engine.scripted import Policy
+from dressage_proxy.replay.answers import odd_ids
+from dressage_tito import ChatCodec
+
+UNPLANNED = "There is no plan for this."
+SIDE_ANSWER = "A Short Line"
+"""What is said where no tools are offered and no summary is asked for: a title, say."""
+
+_NAMED = re.compile(r"@@(\w+)@@")
+_SUMMARY = re.compile(r"summar|compact|checkpoint|handoff", re.IGNORECASE)
+_ROLE = re.compile(r"<\|im_start\|>(system|user|assistant)\n?")
+_RESULT = re.compile(r"<tool_response>.*?</tool_response>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A call that the model makes. ``broken`` cuts its JSON short."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    broken: bool = False
+
+    def text(self) -> str:
+        """As the toy model's grammar writes it."""
+        body = json.dumps({"name": self.name, "arguments": dict(self.arguments)}, ensure_ascii=False)
+        return f"<tool_call>\n{body[:-3] if self.broken else body}\n</tool_call>"
+
+
+Step: TypeAlias = str | Sequence[str | Tool]
+"""A reply: text, or texts and calls."""
+
+
+@dataclass(slots=True)
+class Script:
+    """The plans of one scenario, by name."""
+
+    plans: Mapping[str, Sequence[Step]]
+    summary: str = "What was done so far was done well."
+    asked: list[str] = field(default_factory=list)
+    """For each reply, the plan and the number of its step."""
+
+    def reply(self, prompt: str) -> str:
+        """The reply to a prompt in the toy template's text."""
+        parts = _ROLE.split(prompt)[1:]
+        turns = [(role, _RESULT.sub("", text)) for role, text in zip(parts[::2], parts[1::2], strict=True)]
+        said = [index for index, (role, _) in enumerate(turns) if role == "assistant"][:-1]
+        named = [
+            (index, match[1])
+            for index, (role, text) in enumerate(turns)
+            if role == "user"
+            for match in _NAMED.finditer(text)
+            if match[1] in self.plans
+        ]
+        asked = turns[-2][1] if turns[-2][0] == "user" else ""
+        newest = not named or named[-1][0] < len(turns) - 2
+        if newest and _SUMMARY.search(asked):
+            self.asked.append("summary")
+            return _thinking("summing up") + self.summary
+        if not parts[1].count("You can call these tools:"):
+            self.asked.append("side")
+            return SIDE_ANSWER
+        if not named:
+            self.asked.append("unplanned")
+            return UNPLANNED
+        place, name = named[-1]
+        step = sum(index > place for index in said)
+        self.asked.append(f"{name}.{step}")
+        plan = self.plans[name]
+        return _thinking(f"step {step} of {name}") + _written(plan[min(step, len(plan) - 1)])
+
+
+def _thinking(text: str) -> str:
+    return f"<think>\n{text}\n</think>\n\n"
+
+
+def _written(step: Step) -> str:
+    parts = [step] if isinstance(step, str) else step
+    return "\n".join(part if isinstance(part, str) else part.text() for part in parts)
+
+
+def policy(codec: ChatCodec, script: Script) -> Policy:
+    """What the engine samples: the script's reply, in ids that the tokenizer would not choose."""
+
+    def sample(input_ids: list[int], sampling_params: Mapping[str, Any], number: int) -> list[int]:
+        ids = odd_ids(codec, script.reply(codec.decode(input_ids)))
+        return [*ids, *list(sampling_params.get("stop_token_ids") or ())[:1]]
+
+    return sample
