@@ -205,15 +205,19 @@ def _has_only_texts(value: Any) -> bool:
 
 
 AMBIGUOUS = {
-    "seed_oss": r"</parameter>\s*(?:<parameter=|</function>)|</seed:tool_call>\s*<seed:tool_call>",
-    "hunyuan3": r"</arg_value:opensource>\s*(?:<arg_key:|</tool_call:)|</tool_call:opensource>\s*<",
-    "minicpm5": r"</param>\s*(?:<param name=|</function>)|</function>\s*<function name=|^<!\[CDATA\[",
+    "seed_oss": r"</parameter>\s*(?:<parameter=|</function>)|</function>[\s\S]*<function="
+    r"|</seed:tool_call>\s*<seed:tool_call>",
+    "hunyuan3": r"</arg_value:opensource>\s*(?:<arg_key:|</tool_call:)"
+    r"|</tool_call:opensource>(?:[\s\S]*<tool_call:|\s*<)",
+    "minicpm5": r"</param>\s*(?:<param name=|</function>)|</function>[\s\S]*<function name=|^<!\[CDATA\[",
     "minimax_m3": r"\]<\]minimax\[>\[",
-    "kimi_k3": r"<\|close\|>argument<\|sep\|>\s*<\||<\|close\|>call<\|sep\|>\s*<\|",
-    "qwen3_coder": r"</parameter>\s*(?:<parameter=|</function>)|</function>\s*</tool_call>\s*<tool_call>",
-    "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|</tool_call>\s*<tool_call>",
-    "minimax_m2": r"</parameter>\s*(?:<parameter name=|</invoke>)|</invoke>\s*<",
-    "deepseek_dsml": r"</｜DSML｜parameter>\s*(?:<｜DSML｜parameter|</｜DSML｜invoke>)|</｜DSML｜invoke>\s*<",
+    "kimi_k3": r"<\|close\|>argument<\|sep\|>\s*<\||<\|close\|>call<\|sep\|>(?:[\s\S]*<\|open\|>call|\s*<\|)",
+    "qwen3_coder": r"</parameter>\s*(?:<parameter=|</function>)|</function>[\s\S]*<function="
+    r"|</function>\s*</tool_call>\s*<tool_call>",
+    "glm": r"</arg_value>\s*(?:<arg_key>|</tool_call>)|</tool_call>[\s\S]*<tool_call>",
+    "minimax_m2": r"</parameter>\s*(?:<parameter name=|</invoke>)|</invoke>(?:[\s\S]*<invoke|\s*<)",
+    "deepseek_dsml": r"</｜DSML｜parameter>\s*(?:<｜DSML｜parameter|</｜DSML｜invoke>)"
+    r"|</｜DSML｜invoke>(?:[\s\S]*<｜DSML｜invoke|\s*<)",
     "gemma4": r'<\|"\|>\s*[,}\]:]|<tool_call\|>\s*<\|tool_call>',
     "lfm2": r"<\|tool_call_end\|>\s*<\|tool_call_start\|>",
 }

@@ -43,6 +43,16 @@ TAGGED = {
 }
 
 
+CLOSINGS = (
+    "\n</parameter>",
+    "</parameter>",
+    "</arg_value>",
+    "</｜DSML｜parameter>",
+    "<|close|>argument<|sep|>",
+)
+"""What ends a value."""
+
+
 JSON_MARKED = {"deepseek_dsml", "kimi_k3"}
 """Here a parameter says whether its value is JSON."""
 
@@ -114,13 +124,45 @@ def test_closing_tags_inside_a_value_are_a_part_of_it(parse: Parse, name: str) -
 
 @pytest.mark.parametrize("name", sorted({*TAGGED} - {"qwen3_coder"}))
 def test_a_value_without_its_closing_tag_does_not_swallow_the_next_call(parse: Parse, name: str) -> None:
-    bad = _tagged(name, ("s", "x")).replace("</parameter>", "").replace("</arg_value>", "")
-    bad = bad.replace("</｜DSML｜parameter>", "").replace("<|close|>argument<|sep|>", "")
+    bad = _tagged(name, ("s", "x"))
+    for close in CLOSINGS:
+        bad = bad.replace(close, "")
     turn = parse(name, bad + "\n" + _tagged(name, ("s", "y")))
     assert _calls(turn) == [("f", {"s": "y"})]
     assert turn.content.strip() == bad
     assert _warned(turn) == ["malformed_tool_call"]
     assert parse(name, bad).tool_calls == ()
+
+
+@pytest.mark.parametrize("between", ["\n", "\nNow the other one <b>.\n", " "])
+@pytest.mark.parametrize("name", TAGGED)
+def test_a_value_without_its_closing_tag_swallows_no_call_that_gives_another_parameter(
+    parse: Parse, name: str, between: str
+) -> None:
+    """The first call's tool takes the second's parameter too, and words may stand between the two."""
+    bad = _tagged(name, ("s", "x"))
+    for close in CLOSINGS:
+        bad = bad.replace(close, "")
+    turn = parse(name, bad + between + _tagged(name, ("any", "y")))
+    if name == "qwen3_coder":
+        assert _calls(turn) == [("f", {"s": "x"}), ("f", {"any": "y"})]
+        assert _warned(turn) == ["unclosed_parameter"]
+        assert turn.content == between.strip()
+    else:
+        assert _calls(turn) == [("f", {"any": "y"})]
+        assert _warned(turn) == ["malformed_tool_call"]
+        assert turn.content.strip() == (bad + between).strip()
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_a_value_that_speaks_of_calls_keeps_all_of_it(parse: Parse, name: str) -> None:
+    """A tail before a call's head alone, and a tail between two openings of calls with a parameter."""
+    head, _, tail = TAGGED[name][0].replace("\n", " ").partition("@")
+    opened = head + TAGGED[name][1].replace("\n", " ").format("any", "@").partition("@")[0]
+    for value in (f"{tail} ends and {head} begins", f"{opened} y {tail} and {opened} z"):
+        turn = parse(name, _tagged(name, ("s", value)))
+        assert _calls(turn) == [("f", {"s": value})]
+        assert turn.warnings == ()
 
 
 @pytest.mark.parametrize("name", TAGGED)
@@ -216,6 +258,12 @@ QWEN = {
         [("f", {"n": 7, "s": "x"})],
         ["unclosed_parameter"],
     ),
+    "no end of the last parameter before another function": (
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</function>\n"
+        "<function=g>\n<parameter=n>\ny\n</parameter>\n</function>\n</tool_call>",
+        [("f", {"s": "x"}), ("g", {"n": "y"})],
+        ["unclosed_parameter"],
+    ),
     "no end of the function": (
         "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</tool_call>",
         [("f", {"s": "x"})],
@@ -239,7 +287,7 @@ def test_qwen_s_calls_with_a_missing_tag_or_several_in_a_block_are_told_apart(
     assert _calls(turn) == calls
     assert (turn.content, _warned(turn)) == ("", warned)
     seed = text.replace("tool_call>", "seed:tool_call>").replace(">\n", ">").replace("\n<", "<")
-    if case not in {"no end of a parameter in the middle", "no end of the last parameter"}:
+    if not case.startswith(("no end of a parameter", "no end of the last parameter")):
         assert _calls(parse("seed_oss", seed)) == calls
     if warned:
         cut = parse("qwen3_coder", text.removesuffix("</tool_call>"), finish_reason="length")

@@ -29,6 +29,7 @@ class _Finder(CallFinder):
             "</arg_value>",
             _CLOSE,
             r"<tool_call>\s*+[^\s<>{}\"]++\s*+<arg_key>",
+            r"<tool_call>\s*+[^\s<>{}\"]++",
         )
 
     def find(self, start: int, after: int) -> Found | Broken:

@@ -44,6 +44,7 @@ class _Invoke(SectionFinder):
             re.escape(self.parameter_close),
             re.escape(self.close),
             between + re.escape(self.inner),
+            re.escape(self.inner) + self.head.pattern,
         )
 
     def read(self, position: int) -> tuple[ToolCall, list[str], int] | int:

@@ -31,6 +31,7 @@ class _Finder(CallFinder):
             "</param>",
             _CLOSE,
             re.escape(_OPEN),
+            re.escape(_OPEN) + _HEAD.pattern,
         )
 
     def find(self, start: int, after: int) -> Found | Broken:

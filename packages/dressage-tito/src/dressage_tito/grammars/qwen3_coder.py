@@ -34,7 +34,7 @@ class _Finder(CallFinder):
 
     @cached_property
     def _parameters(self) -> TaggedParameters:
-        next_function = r"<function=[^<>\n]+>\s*+(?:<parameter=|</function>)"
+        next_function = r"(?=<function=[^<>\n]+>\s*+(?:<parameter=|</function>))"
         return TaggedParameters(
             self.text,
             self.context.schemas,
@@ -42,6 +42,7 @@ class _Finder(CallFinder):
             "</parameter>",
             rf"</function>\s*+(?:</{self.tag}>|{next_function}|\Z)|</{self.tag}>\s*+\Z",
             rf"<{self.tag}>\s*+<function=",
+            rf"(?:<{self.tag}>\s*+)?+<function=[^<>\n]+>",
         )
 
     def find(self, start: int, after: int) -> Found | Broken:

@@ -69,9 +69,17 @@ class TaggedParameters:
     """
 
     def __init__(
-        self, text: str, schemas: Mapping[str, Any], opening: str, closing: str, tail: str, head: str
+        self,
+        text: str,
+        schemas: Mapping[str, Any],
+        opening: str,
+        closing: str,
+        tail: str,
+        head: str,
+        call: str,
     ) -> None:
-        """Patterns: ``opening`` has the group ``key``; ``head`` is what the next call begins with.
+        """Patterns: ``opening`` has the group ``key``; ``head`` is what the next call begins with, ``call``
+        all that stands before its first parameter.
 
         ``schemas`` are the offered tools': a parameter that they name is known, whatever its name holds.
         """
@@ -81,6 +89,8 @@ class TaggedParameters:
         self._ends = _Places(text, f"{closing}(?=\\s*+(?:{opening}|{tail}|\\Z))")
         self._closings = _Places(text, closing)
         self._next_calls = _Places(text, f"(?:{tail})\\s*+{head}")
+        self._tails = _Places(text, tail)
+        self._calls = _Places(text, f"{call}\\s*+{opening}")
         self._own_line = re.compile(f"\\n[ \\t]*+(?={opening})")
         self._tail = re.compile(tail)
         self._blank = re.compile(r"\s*")
@@ -92,9 +102,9 @@ class TaggedParameters:
         it was read.
 
         A value that holds this call's tail and the next one's head has lost its closing tag, and must not
-        swallow the next call; one that holds the opening of one of the tool's other parameters (``names``) on
-        a line of its own, and no closing tag, ends there. With ``to_tail`` a last value without its closing
-        tag ends at the call's tail.
+        swallow the next call, nor what is said before it; one that holds the opening of one of the tool's
+        other parameters (``names``) on a line of its own, and no closing tag, ends there. With ``to_tail`` a
+        last value without its closing tag ends at the call's tail.
         """
         found: list[tuple[re.Match[str], str]] = []
         warnings: list[str] = []
@@ -112,13 +122,11 @@ class TaggedParameters:
             lost = self._lost(start, end[0] if end else len(self._text), names - given)
             end = (lost, lost) if lost is not None else end
             stop = end[0] if end else len(self._text)
-            swallowed = self._next_calls.after(start)
-            if swallowed and swallowed[1] > stop:
-                swallowed = None
-            if swallowed or end is None:
+            swallowed = self._swallowed(start, stop)
+            if swallowed is not None or end is None:
                 tail = self._tail.search(self._text, start) if to_tail else None
                 if tail is None:
-                    return swallowed[0] if swallowed else len(self._text)
+                    return len(self._text) if swallowed is None else swallowed
                 lost = stop = tail.start()
                 end = (lost, lost)
             if lost is not None:
@@ -129,6 +137,20 @@ class TaggedParameters:
     def _skip(self, position: int) -> int:
         blank = self._blank.match(self._text, position)
         return blank.end() if blank else position
+
+    def _swallowed(self, position: int, end: int) -> int | None:
+        """Where this call's tail stands in a value that reaches to ``end``, if the next call follows it: at
+        once, or after other text where the next one is the first that begins there and has a parameter, and
+        no closing tag stands before ``end``."""
+        at_once = self._next_calls.after(position)
+        if at_once and at_once[1] <= end:
+            return at_once[0]
+        closing, tail, call = (
+            places.after(position) for places in (self._closings, self._tails, self._calls)
+        )
+        if tail is None or call is None or (closing is not None and closing[0] < end):
+            return None
+        return tail[0] if tail[1] <= call[0] < end else None
 
     def _lost(self, position: int, end: int, names: Set[str]) -> int | None:
         """Where a parameter of one of ``names`` begins on a line of its own, if text stands before it in the
