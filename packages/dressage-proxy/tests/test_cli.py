@@ -322,6 +322,22 @@ def test_the_control_key_is_in_no_line_of_the_log(monkeypatch, capsys, toy_folde
     assert file.read_text() not in said
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_each_process_that_accepts_connections_sees_to_its_open_files(
+    monkeypatch, toy_folder, tmp_path, shards
+):
+    allowed = []
+    monkeypatch.setattr(cli, "allow_open_files", allowed.append)
+    monkeypatch.setattr(cli, "_run", lambda serve: serve.close())
+    handlers = logging.getLogger().handlers[:]
+    arguments = ["serve", "--tokenizer", str(toy_folder), "--engine", "http://e:1", "--port", "0"]
+    try:
+        assert cli.main([*arguments, "--store", str(tmp_path / "s"), "--shards", str(shards)]) == 0
+    finally:
+        logging.getLogger().handlers[:] = handlers
+    assert allowed == [4096 // shards]
+
+
 @pytest.mark.parametrize("shards", ["1", "2"])
 def test_what_the_http_server_says_is_a_line_like_all_others(spawn, toy_folder, tmp_path, capfd, shards):
     flags = ("--tokenizer", str(toy_folder), "--engine", "http://127.0.0.1:1", "--store", str(tmp_path / "s"))

@@ -46,7 +46,7 @@ async def test_a_peer_that_ends_in_the_middle_of_a_reply_breaks_the_clients_conn
 async def test_a_client_whose_shard_takes_no_connection_is_told_to_come_again(
     tmp_path, toy_folder, monkeypatch
 ):
-    monkeypatch.setattr("dressage_proxy.shards.supervisor._HANDOVER_S", 0.05)
+    monkeypatch.setattr("dressage_proxy.shards.shard._HANDOVER_S", 0.05)
     config = ProxyConfig(
         tokenizer=toy_folder, engines=("http://e:1",), store=tmp_path, control_key="k" * 20, shards=2
     )

@@ -1,6 +1,7 @@
 """Shards: one address, sessions by id, a crash that only its own sessions notice."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.exposition import merged
 from dressage_proxy.shards.forward import Peer
 from dressage_proxy.shards.front import _PROBE_PATIENCE_S
-from dressage_proxy.shards.supervisor import Shard
+from dressage_proxy.shards.shard import Shard
 from dressage_segments import audit
 from dressage_store import FilesStore
 from hypothesis import given
@@ -120,8 +121,28 @@ async def test_what_is_no_request_is_given_to_the_server_that_says_so_and_silenc
     assert await given_away(b"POST /s", close=True) is None
 
 
+async def test_what_cannot_be_accepted_is_said_now_and_then_and_not_at_each_try(monkeypatch, caplog):
+    loop = asyncio.get_running_loop()
+    tries = []
+
+    async def none_left(listener):
+        tries.append(listener)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("dressage_proxy.shards.dispatch._POLL_S", 0.0)
+    monkeypatch.setattr(loop, "sock_accept", none_left)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        task = asyncio.create_task(Dispatcher(listener, None).serve())
+        async with asyncio.timeout(10):
+            while len(tries) < 100:
+                await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert 1 <= caplog.text.count("cannot accept a connection") < 10
+
+
 async def test_a_peer_that_is_away_for_long_is_told_as_unavailable(tmp_path, monkeypatch):
-    monkeypatch.setattr("dressage_proxy.shards.forward._PATIENCE_S", 0.2)
+    monkeypatch.setattr("dressage_proxy.shards.forward.PATIENCE_S", 0.2)
     sent = []
 
     async def receive():
@@ -169,6 +190,77 @@ async def test_what_a_shard_prints_neither_stops_it_nor_makes_it_ready(capfd):
     with pytest.raises(ConfigError, match="did not start"):
         await silent.keep()
     assert not silent.up
+
+
+ASKING = """
+import os, socket, sys, time
+channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--shard-channel") + 1]))
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+channel.send(b"state")
+told = channel.recv(1000)
+channel.send(b"up")
+channel.send(told)
+channel.recv(1)
+"""
+
+
+async def test_a_shard_that_is_long_in_starting_is_told_what_was_asked_meanwhile(tmp_path):
+    state = ["as it was when the shard was started"]
+    command = [sys.executable, "-c", ASKING, str(tmp_path / "slow no more")]
+    shard = Shard(0, command, dict(os.environ), lambda: state[0])
+    keeping = asyncio.create_task(shard.keep())
+    async with asyncio.timeout(20):
+        while shard.pid is None:
+            await asyncio.sleep(0.01)
+        assert not shard.up
+        state[0] = "as it is once it asks"
+        (tmp_path / "slow no more").touch()
+        await shard.wait_up()
+        assert await asyncio.get_running_loop().sock_recv(shard._channel, 64) == b"as it is once it asks"
+        await shard.stop(0)
+        await keeping
+
+
+async def test_a_shard_that_is_away_is_not_started_again_once_all_are_stopped(monkeypatch):
+    """Its back-off may end in the middle of the others' drain."""
+    monkeypatch.setattr("dressage_proxy.shards.shard._BACKOFF_S", 0.2)
+    shard = Shard(0, [sys.executable, "-c", TALKATIVE], dict(os.environ), str)
+    keeping = asyncio.create_task(shard.keep())
+    async with asyncio.timeout(30):
+        for _ in range(2):  # the second time it does not start again at once
+            await shard.wait_up()
+            os.kill(shard.pid, signal.SIGKILL)
+            while shard.up:
+                await asyncio.sleep(0.001)
+        await shard.stop(0)
+        await keeping
+    assert shard.pid is None
+
+
+async def test_a_shard_that_the_system_has_no_process_for_is_started_once_it_has(monkeypatch, caplog):
+    shard = Shard(0, [sys.executable, "-c", TALKATIVE], dict(os.environ), str)
+    spawn, failures = asyncio.create_subprocess_exec, iter([True, True, False])
+
+    async def meagre(*args, **options):
+        if next(failures):
+            raise BlockingIOError(errno.EAGAIN, "no process can be made")
+        return await spawn(*args, **options)
+
+    keeping = asyncio.create_task(shard.keep())
+    async with asyncio.timeout(30):
+        await shard.wait_up()
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", meagre)
+        os.kill(shard.pid, signal.SIGKILL)
+        while shard.up:
+            await asyncio.sleep(0.001)
+        await shard.wait_up()
+        await shard.stop(0)
+        await keeping
+    assert caplog.text.count("no process can be made") == 2
+    failures = iter([True])
+    with pytest.raises(ConfigError, match="cannot be started"):
+        await Shard(0, ["/no-such-program"], dict(os.environ), str).keep()
 
 
 class Served:

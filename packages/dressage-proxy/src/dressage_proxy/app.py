@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,14 +83,15 @@ class Proxy:
         sessions = Sessions(config, store, pipeline, controller, metrics)
         return cls(config, store, engines, controller, pipeline, sessions, metrics)
 
-    async def start(self, whole: GateState | None = None) -> None:
-        """Open the engine pools and resume what the store has; what was paused still is. ``whole`` is what
-        all processes were told of which this is one. Raises ConfigError where that cannot be read."""
+    async def start(self, whole: Callable[[], GateState] | None = None) -> None:
+        """Open the engine pools and resume what the store has; what was paused still is. ``whole`` says what
+        all processes were told of which this is one; it is asked last, since what comes before takes long.
+        Raises ConfigError where that cannot be read."""
         # What a codec finds out about its tokenizer at its first text takes a good part of a second.
         self.pipeline.codec.start([Message("user", "hello")])
         await self.engines.start()
         resumed = self.sessions.recover()
-        self.controller.recover(self.sessions, whole)
+        self.controller.recover(self.sessions, None if whole is None else whole())
         if self.controller.state.paused:
             log.warning("paused, as it was before: model calls wait for POST /rollout/resume")
         if resumed:
@@ -179,7 +180,7 @@ class CombinedApp:
 
 
 @asynccontextmanager
-async def running(proxy: Proxy, whole: GateState | None = None) -> AsyncIterator[Proxy]:
+async def running(proxy: Proxy, whole: Callable[[], GateState] | None = None) -> AsyncIterator[Proxy]:
     """Start a proxy and close it after. ``whole``: see :meth:`Proxy.start`."""
     await proxy.start(whole)
     expiring = asyncio.create_task(_expire(proxy))

@@ -119,7 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--shard-channel", type=int, help=argparse.SUPPRESS)
     serve.add_argument("--shard-folder", type=Path, help=argparse.SUPPRESS)
     serve.add_argument("--shard-base-url", help=argparse.SUPPRESS)
-    serve.add_argument("--shard-state", type=gate.from_json, help=argparse.SUPPRESS)
     return parser
 
 
@@ -151,6 +150,7 @@ def _serve_shards(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         key = given or secrets.token_urlsafe(32)
         _log(args, key)
         config = options.config(args, key)  # said here, once, and not by every shard
+        allow_open_files(config.max_in_flight)
         load_hooks(args.tool_hook)
         options.check_shards(args.store, args.shards)
         if given is None:
@@ -178,7 +178,7 @@ def _serve_shard(args: argparse.Namespace) -> int:
     place = ShardPlace(args.shard_index, args.shards, args.shard_folder, apart, args.shard_channel)
     with options.store(args, config.store) as store:
         proxy = Proxy.build(config, store, codec, load_hooks(args.tool_hook))
-        _run(serve_shard(proxy, place, args.shard_base_url, args.shard_state))
+        _run(serve_shard(proxy, place, args.shard_base_url))
     return 0
 
 

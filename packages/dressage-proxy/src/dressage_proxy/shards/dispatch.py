@@ -14,6 +14,8 @@ _REQUEST = re.compile(rb"[A-Z]+ (/[^ ?]*)[ ?]")
 _PATIENCE_S = 30.0
 """How long a new connection may take to say what it wants."""
 _POLL_S = 0.005
+_COMPLAIN_S = 5.0
+"""While connections cannot be accepted, the log says so this often."""
 log = logging.getLogger("dressage.proxy")
 
 Handler = Callable[[socket.socket, str], Awaitable[None]]
@@ -27,6 +29,7 @@ class Dispatcher:
         self._listener = listener
         self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent_until = 0.0
 
     async def serve(self) -> None:
         """Accept until cancelled."""
@@ -37,7 +40,9 @@ class Dispatcher:
                 try:
                     connection, _ = await loop.sock_accept(self._listener)
                 except OSError as error:  # such as too many open files: what is open goes on
-                    log.warning("cannot accept a connection: %s", error)
+                    if loop.time() >= self._silent_until:
+                        self._silent_until = loop.time() + _COMPLAIN_S
+                        log.warning("cannot accept a connection: %s", error)
                     await asyncio.sleep(_POLL_S)
                     continue
                 task = asyncio.create_task(self._give(connection))

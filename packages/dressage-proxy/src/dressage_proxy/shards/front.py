@@ -17,7 +17,7 @@ from dressage_proxy.errors import ConflictError
 from dressage_proxy.gate import GateFile, GateState, to_json
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.exposition import merged
-from dressage_proxy.shards.forward import Answer, Peer, refuse
+from dressage_proxy.shards.forward import PATIENCE_S, Answer, Peer, refuse
 
 _PROBES = ("/health", "/ready")
 _PROBE_PATIENCE_S = 2.0
@@ -165,7 +165,8 @@ class Front:
             log.error("the store failed: %s", error)  # noqa: TRY400
             await refuse(scope, send, 503, "store_failed", "what is paused cannot be noted: the store failed")
             return None
-        answers = await self._answers(scope, body, _ANSWER_S + waits_s)
+        patience_s = waits_s if waits_s > PATIENCE_S else None  # who waits so long waits for a shard, too
+        answers = await self._answers(scope, body, _ANSWER_S + waits_s, patience_s)
         if self._told is not state:
             await self._remind(scope, state)
         elif any(answer is not None and 400 <= answer.status < 500 for answer in answers):

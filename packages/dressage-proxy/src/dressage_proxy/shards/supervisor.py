@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import orjson
 
 from dressage_proxy.asgi import Receive, Scope, Send, send_reply
 from dressage_proxy.config import ProxyConfig
-from dressage_proxy.errors import ConfigError
 from dressage_proxy.gate import GateFile
 from dressage_proxy.guard import Guard
 from dressage_proxy.serving import Server, Stop, http_server, serving, stop_at_signals
@@ -25,132 +22,8 @@ from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.dispatch import Dispatcher
 from dressage_proxy.shards.forward import Peer, refuse
 from dressage_proxy.shards.front import Front
-from dressage_proxy.shards.worker import AT_ONCE, FRONT, READY
-
-_STDERR = 2
-_BACKOFF_S = 0.2
-_BACKOFF_CAP_S = 10.0
-_STEADY_S = 30.0
-"""A shard that ran so long starts again at once."""
-_HANDOVER_S = 20.0
-_STOP_S = 30.0
-"""What a shard may take to end, on top of its drain."""
-log = logging.getLogger("dressage.proxy")
-
-
-class Shard:
-    """One child process, started again whenever it ends."""
-
-    def __init__(
-        self, index: int, command: Sequence[str], environment: dict[str, str], state: Callable[[], str]
-    ) -> None:
-        self.index = index
-        self._command = command
-        self._environment = environment
-        self._state = state
-        self._channel: socket.socket | None = None
-        self._up = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
-        self._stopping = False
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process that runs now."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
-
-    @property
-    def up(self) -> bool:
-        """Whether it takes connections now."""
-        return self._up.is_set()
-
-    async def wait_up(self) -> None:
-        """Until it takes connections."""
-        await self._up.wait()
-
-    async def hand_over(self, connection: socket.socket) -> None:
-        """Give a connection to the process, once it is there. Raises TimeoutError or OSError."""
-        async with asyncio.timeout(_HANDOVER_S):
-            while True:
-                if self._stopping and self.pid is None:
-                    raise ConnectionAbortedError(f"shard {self.index} has ended")
-                await self._up.wait()
-                assert self._channel is not None
-                try:
-                    socket.send_fds(self._channel, [b"c"], [connection.fileno()])
-                    return
-                except BlockingIOError:
-                    await asyncio.sleep(0.005)
-                except OSError:  # it ended just now
-                    await asyncio.sleep(0.05)
-
-    async def keep(self) -> None:
-        """Run it for ever. Raises ConfigError when the first start fails: its own words are on stderr."""
-        failures = 0
-        first = True
-        loop = asyncio.get_running_loop()
-        while True:
-            started = loop.time()
-            ready = await self._start()
-            if not ready and first:
-                raise ConfigError(f"shard {self.index} did not start: see its message above")
-            first = False
-            assert self._process is not None
-            code = await self._process.wait()
-            self._up.clear()
-            if self._channel is not None:
-                self._channel.close()
-            if self._stopping:
-                return
-            failures = 0 if loop.time() - started > _STEADY_S else failures + 1
-            delay = 0.0 if failures <= 1 else min(_BACKOFF_CAP_S, _BACKOFF_S * 2 ** (failures - 2))
-            log.error("shard %d ended with %s: it starts again in %.1f s", self.index, code, delay)
-            await asyncio.sleep(delay)
-
-    async def _start(self) -> bool:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        self._channel = ours
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                *("--shard-index", str(self.index), "--shard-channel", str(theirs.fileno())),
-                *("--shard-state", self._state()),
-                stdout=_STDERR,  # what a hook or a library prints there; the ready line is this process's own
-                pass_fds=(theirs.fileno(),),
-                env=self._environment,
-                start_new_session=True,  # a Ctrl-C is the parent's to handle
-            )
-        said = b""
-        with contextlib.suppress(OSError):  # it ended with something unread
-            said = await asyncio.get_running_loop().sock_recv(ours, len(READY))
-        if not said:
-            ours.close()
-            await self._process.wait()
-            return False
-        self._up.set()
-        return True
-
-    async def stop(self, drain_s: float) -> None:
-        """SIGTERM, and SIGKILL if it takes longer than its drain may. Until it has ended it goes on to take
-        connections: they are told to come again."""
-        self._stopping = True
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            async with asyncio.timeout(drain_s + _STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-    def hurry(self) -> None:
-        """Let it not wait for what it does."""
-        if self._channel is not None:
-            with contextlib.suppress(OSError):  # it has ended, or takes connections: it will know by then
-                self._channel.send(AT_ONCE)
+from dressage_proxy.shards.shard import Shard
+from dressage_proxy.shards.worker import FRONT
 
 
 class Supervisor:

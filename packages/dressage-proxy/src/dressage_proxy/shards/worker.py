@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dressage_proxy.app import CombinedApp, Proxy, running
 from dressage_proxy.asgi import Receive, Scope, Send
-from dressage_proxy.gate import GateState
+from dressage_proxy.errors import ConfigError
+from dressage_proxy.gate import GateState, from_json
 from dressage_proxy.serving import (
     Server,
     Stop,
@@ -24,12 +25,16 @@ from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.forward import Peer
 
 FRONT = "front.sock"
+STATE = b"state"
+"""What a shard asks its parent once it could take connections: what were all told? Asked so late, since it
+may have been long in coming; what is said after that waits at its socket."""
 READY = b"up"
 """What a shard tells its parent once it takes connections."""
 AT_ONCE = b"end"
 """What the parent sends where nobody wants to wait any longer. No signal: who ends a whole group of processes
 signals each of them, beside the parent."""
 _CHANNEL_BYTES = 64
+_STATE_BYTES = 1 << 16
 log = logging.getLogger("dressage.proxy")
 
 
@@ -76,32 +81,45 @@ class ShardApp:
             await self._peers[shard].forward(scope, receive, send)
 
 
-async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str, state: GateState) -> None:
-    """Serve until SIGTERM, or until the parent is gone. ``state`` is what all shards were told before."""
+async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str) -> None:
+    """Serve until SIGTERM, or until the parent is gone."""
     stop = stop_at_signals()
+    with socket.socket(fileno=place.channel) as channel:
+        async with running(proxy, lambda: _told(channel)):
+            await _serve(proxy, place, base_url, channel, stop)
+
+
+async def _serve(proxy: Proxy, place: ShardPlace, base_url: str, channel: socket.socket, stop: Stop) -> None:
     limit = proxy.config.max_body_bytes
-    async with running(proxy, state):
-        peers = [Peer(place.socket_of(shard), limit) for shard in range(place.count)]
-        front = Peer(place.folder / FRONT, limit)
-        handed = CombinedApp(proxy.data_app(), None)
-        direct = http_server(ShardApp(place, handed, peers, None if place.apart else front))
-        direct.config.load()
-        path = place.socket_of(place.index)
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
-        listener.listen(2048)
-        settle_garbage_collector()
-        with socket.socket(fileno=place.channel) as channel:
-            async with serving([(http_server(proxy.app(base_url)), listener)]):
-                _adopt_all(channel, direct, stop)
-                channel.send(READY)
-                await stop.asked.wait()
-                await proxy.drain(stop.at_once)
-                asyncio.get_running_loop().remove_reader(channel.fileno())
-                await _shut(direct)
-        for peer in (*peers, front):
-            await peer.close()
+    peers = [Peer(place.socket_of(shard), limit) for shard in range(place.count)]
+    front = Peer(place.folder / FRONT, limit)
+    handed = CombinedApp(proxy.data_app(), None)
+    direct = http_server(ShardApp(place, handed, peers, None if place.apart else front))
+    direct.config.load()
+    path = place.socket_of(place.index)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(2048)
+    settle_garbage_collector()
+    async with serving([(http_server(proxy.app(base_url)), listener)]):
+        _adopt_all(channel, direct, stop)
+        channel.send(READY)
+        await stop.asked.wait()
+        await proxy.drain(stop.at_once)
+        asyncio.get_running_loop().remove_reader(channel.fileno())
+        await _shut(direct)
+    for peer in (*peers, front):
+        await peer.close()
+
+
+def _told(channel: socket.socket) -> GateState:
+    """What the parent says that all shards were told. Raises ConfigError where it is gone."""
+    try:
+        channel.send(STATE)
+        return from_json(channel.recv(_STATE_BYTES))
+    except (OSError, ValueError) as error:
+        raise ConfigError("the parent of this shard is gone") from error
 
 
 def _adopt_all(channel: socket.socket, server: Server, stop: Stop) -> None:
