@@ -142,6 +142,35 @@ async def test_a_session_with_a_reply_in_the_making_is_not_idle(make_rig):
     assert await rig.proxy.sessions.expire() == 0, "its end counts as a use"
 
 
+async def test_a_call_that_waited_in_a_pause_counts_as_a_use_when_its_client_gives_up(make_rig):
+    """It may have waited for longer than a session may be idle: its agent is about to ask again."""
+    rig = await make_rig(idle_timeout_s=100)
+    session = await rig.open()
+    assert (await rig.http.post("/rollout/pause", json={"timeout_s": 1})).json()["quiesced"]
+    waiting = asyncio.create_task(rig.post(session, HI))
+    await until(lambda: rig.proxy.controller.waiting == 1)
+    rig.proxy.sessions.find(session).touched -= 101
+    waiting.cancel()
+    await until(lambda: rig.proxy.controller.waiting == 0)
+    await until(lambda: not rig.proxy.pipeline.attempts.of(session))
+    assert await rig.proxy.sessions.expire() == 0
+
+
+async def test_others_are_answered_while_many_sessions_expire(make_rig):
+    rig = await make_rig(idle_timeout_s=100)
+    sessions = [rig.proxy.sessions.find(await rig.open()) for _ in range(20)]
+    gone = sessions[-1]
+    for session in sessions:
+        session.touched -= 101
+    expiring = asyncio.create_task(rig.proxy.sessions.expire())
+    while not rig.store.pending():
+        await asyncio.sleep(0)
+    assert len(rig.store.pending()) < 10
+    await rig.proxy.sessions.delete(gone.id)
+    assert await expiring == 19
+    assert gone.id not in rig.store.pending()
+
+
 async def test_a_session_may_lower_its_idle_time_and_not_raise_it(make_rig):
     rig = await make_rig(idle_timeout_s=100)
     quick, slow = (

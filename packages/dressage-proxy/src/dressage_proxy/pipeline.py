@@ -67,7 +67,7 @@ class Pipeline:
         if attempt is None:
             self._admit()
             self._check_limits(session)
-            session.touched = asyncio.get_running_loop().time()
+            self._used(session)
             known = Known()
             turn = self._turn(session, request, place, known)
             attempt = self.attempts.begin(session.id, question, known, turn)
@@ -81,6 +81,7 @@ class Pipeline:
         if isinstance(attempt.outcome, ModelReply):
             return attempt.outcome
         attempt.waiters -= 1
+        self._used(session)
         if isinstance(attempt.outcome, Exception):
             raise attempt.outcome
         if self.draining:
@@ -91,12 +92,18 @@ class Pipeline:
         """A client is gone that waited, or that its reply did not reach: with the last one, the engine call
         is aborted and the turn is recorded as undelivered."""
         attempt.waiters -= 1
+        self._used(session)
         if attempt.waiters:
             return
         attempt.abandon()
         reply = attempt.outcome
         if isinstance(reply, ModelReply) and not attempt.delivered and session.state is State.OPEN:
             self.committer.undelivered(session, reply.turn)
+
+    @staticmethod
+    def _used(session: Session) -> None:
+        """It is not idle: a call begins, or ends, also without a reply: it may have waited for long."""
+        session.touched = asyncio.get_running_loop().time()
 
     def _admit(self) -> None:
         if self.draining:
@@ -159,7 +166,7 @@ class Pipeline:
         with self.metrics.phase("commit"):
             turn, message = self.committer.commit(session, request, planned, sampling, reply)
             self.texts.keep(session.id, parent, turn.index, further(prompt.text, turn.output_ids))
-        session.touched = asyncio.get_running_loop().time()
+        self._used(session)
         self.metrics.cache(hit, len(prompt), reply.pieces[0].cached_tokens if reply.pieces else None)
         if self.hooks:
             await self._tell_calls(session, turn, message)
@@ -184,7 +191,7 @@ class Pipeline:
 
     async def count(self, session: Session, request: ModelRequest) -> int:
         """The tokens of a request's prompt; nothing is sampled or kept."""
-        session.touched = asyncio.get_running_loop().time()
+        self._used(session)
         place = locate(session, self.codec, request, counting=True)
         return len((await plan(session, self.codec, request, place)).prompt)
 

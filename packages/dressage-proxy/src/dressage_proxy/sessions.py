@@ -207,14 +207,14 @@ class Sessions:
         """End what was idle for longer than it may be: it is published as a timeout, and takes no more calls.
         Returns how many were ended; one that cannot be stored stays as it is, and keeps no other from it.
         What ended before and could not be published is tried again."""
-        now = asyncio.get_running_loop().time()
-        sessions = list(self._sessions.values())
         expired = 0
-        for session in sessions:
+        for session in list(self._sessions.values()):
+            if self._sessions.get(session.id) is not session:
+                continue  # it was dropped meanwhile
             try:
                 if session.unpublished:
                     summary = self._endings.publish(session)
-                elif self._idle(session, now):
+                elif self._idle(session):
                     summary = await self.finalize(session.id, {EXPIRED: True}, FailureClass.TIMEOUT)
                 else:
                     continue
@@ -224,12 +224,14 @@ class Sessions:
             if summary.expired:
                 self._metrics.expired.inc()
                 expired += 1
+            await asyncio.sleep(0)  # thousands may end at once, and others are to be answered meanwhile
         return expired
 
-    def _idle(self, session: Session, now: float) -> bool:
+    def _idle(self, session: Session) -> bool:
         limit = lower(self._config.idle_timeout_s, session.limits.idle_timeout_s)
         if limit is None or session.ending or session.state is not State.OPEN:
             return False
+        now = asyncio.get_running_loop().time()
         return now - session.touched > limit and not self._pipeline.attempts.of(session.id)
 
     def _drop(self, session_id: str, state: State) -> None:
