@@ -111,3 +111,30 @@ def test_an_engine_that_left_while_it_sampled_is_no_trouble():
     made.end(ticket, 10)
     made.grown(ticket.url, [1])
     assert ticket.url not in made.engines
+
+
+@given(st.lists(st.sampled_from(["place", "end", "leave", "come"]), max_size=40))
+def test_an_engine_that_comes_and_goes_has_the_load_of_what_it_has_not_ended(events):
+    made, under_way = Book(LeastLoaded()), []
+    made.add("http://a")
+    for event in events:
+        if event == "place" and made.engines:
+            under_way.append(made.place(step(), list(made.engines)))
+        elif event == "end" and under_way:
+            made.end(under_way.pop(0), 10)
+        elif event == "leave":
+            made.remove("http://a")
+        elif event == "come":
+            made.add("http://a")
+        for engine in made.engines.values():
+            assert engine.calls == len(under_way)
+            assert (engine.tokens > 0) == bool(under_way)
+
+
+def test_what_is_remembered_of_an_engines_cache_has_an_end_also_where_nobody_says_what_it_holds(monkeypatch):
+    monkeypatch.setattr("dressage_proxy.engine.choose.UNKNOWN_CACHE_TOKENS", 20 * BLOCK_TOKENS)
+    made = book(PrefixAware())
+    for seed in range(30):
+        prompt = chain(ids(4 * BLOCK_TOKENS, seed))
+        made.end(made.place(step(prompt=prompt), URLS), 1)
+    assert max(len(engine.cache) for engine in made.engines.values()) == 20

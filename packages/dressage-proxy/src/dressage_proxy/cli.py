@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "--engine-cache-tokens",
         type=int,
         default=0,
-        help="an engine's max_total_num_tokens, for prefix-aware",
+        help="an engine's max_total_num_tokens, for prefix-aware; 0: not known",
     )
     serve.add_argument(
         "--engine-timeout", type=float, default=3600.0, help="seconds for one call; then another try is made"

@@ -60,7 +60,7 @@ class ProxyConfig(BaseModel):
     engine_choice: Choice = Choice.STICKY
     """Which engine samples a session's next step: sticky, least-loaded or prefix-aware."""
     engine_cache_tokens: int = Field(default=0, ge=0)
-    """What an engine's prefix cache holds, for ``prefix-aware``; 0: as if without limit."""
+    """What an engine's prefix cache holds, for ``prefix-aware``; 0: not known, taken as 16 Mi tokens."""
     router_refresh_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     engine_health_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     """Interval of health checks, made where there is more than one engine."""

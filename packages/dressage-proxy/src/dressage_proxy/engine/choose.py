@@ -17,6 +17,9 @@ from dressage_proxy.records import record
 DECODE_WEIGHT = 8.0
 """What a token to sample counts beside one to prefill: decoding reads all weights again for each step of a
 batch, prefill shares one reading among thousands of tokens."""
+UNKNOWN_CACHE_TOKENS = 1 << 24
+"""What an engine's prefix cache is taken to hold where nobody says: more than most do, and yet an end to what
+is remembered of it."""
 _FIRST_OUTPUT = 256.0
 _SMOOTHING = 0.05
 
@@ -128,18 +131,23 @@ class Book:
 
     rule: Chooser
     cache_tokens: int = 0
-    """What an engine's prefix cache holds; 0: no limit is known."""
+    """What an engine's prefix cache holds; 0: not known."""
     engines: dict[str, EngineLoad] = field(default_factory=dict)
+    _gone: dict[str, EngineLoad] = field(default_factory=dict)
+    """Engines that were removed with steps under way: they may come back before these have ended."""
     _output: float = _FIRST_OUTPUT
 
     def add(self, url: str) -> None:
         """A further engine; a known one stays as it is."""
         if url not in self.engines:
-            self.engines[url] = EngineLoad(url, PrefixCache(self.cache_tokens))
+            fresh = EngineLoad(url, PrefixCache(self.cache_tokens or UNKNOWN_CACHE_TOKENS))
+            self.engines[url] = self._gone.pop(url, fresh)
 
     def remove(self, url: str) -> None:
         """An engine that is gone. Its tickets may still be ended."""
-        self.engines.pop(url, None)
+        engine = self.engines.pop(url, None)
+        if engine is not None and engine.calls:
+            self._gone[url] = engine
 
     def place(self, step: Step, urls: Sequence[str]) -> Ticket:
         """Choose among ``urls``, which are known and not empty, and note the load."""
@@ -158,7 +166,7 @@ class Book:
 
     def end(self, ticket: Ticket, output_tokens: int | None) -> None:
         """A step ended. ``output_tokens`` None: it failed, and its prompt may not have been cached."""
-        engine = self.engines.get(ticket.url)
+        engine = self.engines.get(ticket.url) or self._gone.get(ticket.url)
         if output_tokens is not None:
             self._output += _SMOOTHING * (output_tokens - self._output)
         if engine is None:
@@ -166,6 +174,8 @@ class Book:
         engine.work = max(0.0, engine.work - ticket.work)
         engine.tokens = max(0.0, engine.tokens - ticket.tokens)
         engine.calls -= 1
+        if not engine.calls:
+            self._gone.pop(ticket.url, None)
         if output_tokens is None:
             engine.cache.correct(ticket.step.prompt, ticket.expected_cached)
 
