@@ -75,7 +75,7 @@ class DataPlane:
             session = self._sessions.live(session_id)
             if rest in _DIALECTS and scope["method"] == "POST":
                 call = _Call(dialect, session, headers, scope, receive, send)
-                await (self._count(call) if rest == _COUNT else self._answer(call))
+                status = await (self._count(call) if rest == _COUNT else self._answer(call))
             else:
                 await self._look(dialect, scope["method"], rest, send)
         except ClientGoneError:
@@ -107,13 +107,15 @@ class DataPlane:
             body = dumps(MESSAGES.model_entry(name) if dialect is MESSAGES else model_entry(name))
         await send_reply(send, 200, b"" if method == "HEAD" else body)
 
-    async def _count(self, call: _Call) -> None:
+    async def _count(self, call: _Call) -> int:
         body, _ = await self._body(call)
         request = MESSAGES.parse(body, call.headers, Memo())
         tokens = await self._pipeline.count(call.session, request)
         await send_reply(call.send, 200, MESSAGES.count_body(tokens))
+        return 200
 
-    async def _answer(self, call: _Call) -> None:
+    async def _answer(self, call: _Call) -> int:
+        """Answer; the status that it came to, which a stream tells inside where it had begun."""
         body, mended = await self._body(call)
         with call.session.memo.recalling(partial(self._pipeline.said, call.session)) as memo:
             request = call.dialect.parse(body, call.headers, memo)
@@ -123,7 +125,7 @@ class DataPlane:
         if not request.stream:
             attempt, reply = await self._made(call, request, None)
             await self._deliver(call, attempt, [writer.body(reply)])
-            return
+            return 200
         stream = Stream(call.send, writer, self._config.keepalive_s)
         try:
             attempt, reply = await self._made(call, request, stream)
@@ -132,9 +134,11 @@ class DataPlane:
         except Exception as failure:
             if not stream.started:
                 raise
-            await stream.end(writer.failed(as_request_error(failure)))
-            return
+            error = as_request_error(failure)
+            await stream.end(writer.failed(error))
+            return error.status
         await self._deliver(call, attempt, writer.events(reply), stream)
+        return 200
 
     async def _made(
         self, call: _Call, request: ModelRequest, stream: Stream | None

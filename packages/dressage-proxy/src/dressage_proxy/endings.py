@@ -55,12 +55,11 @@ class Endings:
             trajectory = self.store.read(session.id)
         except NotFoundError:
             try:
-                trajectory = finalize(session.tree, final)
-                self.store.put(trajectory)
+                self.publish(session)
             except (OSError, StoreError) as error:
                 log.error("session %s has ended and could not be stored: %s", session.id, error)  # noqa: TRY400
-                return
-        self._finished(session, trajectory)
+        else:
+            self._finished(session, trajectory)
 
     def _whole_tree(self, session: Session) -> TrajectoryTree:
         """The tree with its routed experts, which are in the log alone."""

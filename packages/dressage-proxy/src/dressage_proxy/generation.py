@@ -70,6 +70,11 @@ class Reply:
         return sum(call.output_tokens + call.dropped_tokens for call in self.calls)
 
     @property
+    def cached_tokens(self) -> int | None:
+        """What of its prompt the engine had cached; None: it did not say."""
+        return self.pieces[0].cached_tokens if self.pieces else None
+
+    @property
     def ids(self) -> NDArray[np.int32]:
         """All sampled ids."""
         return _join([piece.output_ids for piece in self.pieces], np.int32)

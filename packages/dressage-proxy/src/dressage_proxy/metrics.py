@@ -19,7 +19,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "dressage_requests",
-            "Model calls by dialect and status",
+            "Model calls by dialect and status; what fails within a stream counts by the error that it tells",
             ["dialect", "status"],
             registry=self.registry,
         )

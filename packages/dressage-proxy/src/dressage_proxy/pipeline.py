@@ -160,6 +160,7 @@ class Pipeline:
         except (asyncio.CancelledError, RequestError):
             if reply.sampled and session.state is State.OPEN:
                 self.committer.commit(session, request, planned, sampling, reply, Mark.UNDELIVERED)
+                self.metrics.cache(hit, len(prompt), reply.cached_tokens)
             raise
         if session.state is not State.OPEN:
             raise GoneError(f"session {session.id} is {session.state}")
@@ -167,7 +168,7 @@ class Pipeline:
             turn, message = self.committer.commit(session, request, planned, sampling, reply)
             self.texts.keep(session.id, parent, turn.index, further(prompt.text, turn.output_ids))
         self._used(session)
-        self.metrics.cache(hit, len(prompt), reply.pieces[0].cached_tokens if reply.pieces else None)
+        self.metrics.cache(hit, len(prompt), reply.cached_tokens)
         if self.hooks:
             await self._tell_calls(session, turn, message)
         return ModelReply(
@@ -175,7 +176,7 @@ class Pipeline:
             finish_reason=_told_reason(reply.finish_reason, message),
             prompt_tokens=len(prompt),
             completion_tokens=reply.tokens,
-            cached_tokens=reply.pieces[0].cached_tokens or 0 if reply.pieces else 0,
+            cached_tokens=reply.cached_tokens or 0,
             turn=turn.index,
             warnings=tuple(turn.extra.get("warnings", ())),
             reasoning_tokens=reasoning_tokens(self.codec, reply.ids, message),
