@@ -154,11 +154,17 @@ def test_a_template_cannot_reach_outside_its_sandbox(tmp_path: Path) -> None:
         ("tokenizer.json", {"added_tokens": [1]}, "added_tokens is no list of objects"),
         ("tokenizer.json", {"added_tokens": {"a": 1}}, "added_tokens is no list of objects"),
         ("tokenizer.json", {"added_tokens": [{"content": "<x>"}]}, "added_tokens is no list of objects"),
+        ("tokenizer.json", {"added_tokens": [{"id": 2**31, "content": "<x>"}]}, "below 2147483648"),
+        ("tokenizer.json", {"added_tokens": [{"id": 10**30, "content": "<x>"}]}, "below 2147483648"),
+        ("tokenizer.json", {"added_tokens": [{"id": -1, "content": "<x>"}]}, "below 2147483648"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: {}}}, "added_tokens_decoder is no"),
         ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "added_tokens_decoder is no object"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "added_tokens_decoder is no object"),
         ("generation_config.json", {"eos_token_id": "</s>"}, "eos_token_id is '</s>'"),
         ("generation_config.json", {"eos_token_id": [1, "</s>"]}, "eos_token_id is"),
         ("generation_config.json", {"eos_token_id": True}, "eos_token_id is True"),
+        ("generation_config.json", {"eos_token_id": -1}, "eos_token_id is -1"),
+        ("generation_config.json", {"eos_token_id": [2**31]}, "eos_token_id is"),
     ],
 )
 def test_a_field_that_is_not_of_its_kind_is_named_with_its_file(
@@ -171,6 +177,50 @@ def test_a_field_that_is_not_of_its_kind_is_named_with_its_file(
     with pytest.raises(FolderError, match=said) as caught:
         ChatCodec.from_folder(folder)
     assert file in caught.value.path
+
+
+def test_a_vocabulary_whose_ids_are_no_int32_is_refused(toy_folder: Path, tmp_path: Path) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["zzz"] = 2**31
+    tokenizer["added_tokens"] = []
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(FolderError, match="the vocabulary has id 2147483648"):
+        ChatCodec.from_folder(folder)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_a_file_that_is_nested_too_deeply_is_named(toy_folder: Path, tmp_path: Path, file: str) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    (folder / file).write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(FolderError, match=r"cannot be read as JSON \(maximum recursion depth"):
+        ChatCodec.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
+        "{% for x in [] %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "9" * 5000 + " }}",
+    ],
+    ids=["brackets", "conditions", "loops", "digits"],
+)
+def test_a_template_beyond_what_an_interpreter_takes_is_named(
+    toy_folder: Path, tmp_path: Path, source: str
+) -> None:
+    folder = _copy(toy_folder, tmp_path / "f")
+    (folder / "chat_template.jinja").write_text(source)
+    with pytest.raises(FolderError, match="does not compile"):
+        ChatCodec.from_folder(folder)
+
+
+def test_a_template_that_asks_for_more_memory_than_there_is_refuses(tmp_path: Path) -> None:
+    template = TEMPLATE + "{{ 'a' * 10 ** 17 if messages | length > 3 else '' }}"
+    codec = ChatCodec.from_folder(write_toy_tokenizer(tmp_path / "t", template=template))
+    refused = codec.start([Message("user", "u")] * 4)
+    assert getattr(refused, "reason", "") == "template_error"
 
 
 def test_no_end_of_sequence_id_is_no_error(toy_folder: Path, tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dressage_tito.errors import FolderError
+
+MAX_IDS = 2**31
+"""Ids are int32 everywhere: a vocabulary has no more."""
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -62,7 +65,7 @@ def _digest(data: bytes) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FolderError(
             str(path), f"cannot be read as JSON ({error})", "Fetch or save it again."
         ) from error
@@ -134,7 +137,7 @@ def _token_text(value: object) -> str:
 def _generation_eos(file: Path) -> tuple[int, ...]:
     value = _read_optional(file).get("eos_token_id")
     values = value if isinstance(value, list) else [value]
-    ids = tuple(item for item in values if isinstance(item, int) and not isinstance(item, bool))
+    ids = tuple(item for item in values if _is_id(item))
     if len(ids) < len(values) and value is not None:
         raise FolderError(str(file), f"eos_token_id is {value!r}", "Give an id, or a list of ids.")
     return ids
@@ -146,12 +149,12 @@ def _with_config_tokens(tokenizer: dict[str, Any], config: dict[str, Any], file:
     if not isinstance(added, list) or not all(_is_token(item) for item in added):
         raise FolderError(
             str(file),
-            "added_tokens is no list of objects with id and content",
+            f"added_tokens is no list of objects with id (below {MAX_IDS}) and content",
             "Save the tokenizer again in its fast form.",
         )
     declared = config.get("added_tokens_decoder") or {}
     where = file.with_name("tokenizer_config.json")
-    if not isinstance(declared, dict) or not all(key.isdecimal() for key in declared):
+    if not isinstance(declared, dict) or not all(map(_is_written_id, declared)):
         raise FolderError(
             str(where), "added_tokens_decoder is no object of tokens by id", "Save the tokenizer again."
         )
@@ -165,7 +168,15 @@ def _with_config_tokens(tokenizer: dict[str, Any], config: dict[str, Any], file:
 
 
 def _is_token(item: object) -> bool:
-    return isinstance(item, dict) and isinstance(item.get("id"), int) and isinstance(item.get("content"), str)
+    return isinstance(item, dict) and _is_id(item.get("id")) and isinstance(item.get("content"), str)
+
+
+def _is_id(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_IDS
+
+
+def _is_written_id(text: str) -> bool:
+    return text.isdecimal() and len(text) <= len(str(MAX_IDS)) and int(text) < MAX_IDS
 
 
 def _config_token(token: int, item: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ FAILURES = (
     AttributeError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
 """What a template may raise while it renders: its own refusal, or its stumbling over a message."""
 

@@ -44,11 +44,10 @@ class ChatTemplate:
             try:
                 self._templates[name] = environment.from_string(source)
             except jinja2.TemplateSyntaxError as error:
-                raise FolderError(
-                    where,
-                    f"the chat template {name!r} does not compile (line {error.lineno}: {error.message})",
-                    "Mend it in chat_template.jinja or in tokenizer_config.json (chat_template).",
-                ) from error
+                raise _uncompiled(where, name, f"line {error.lineno}: {error.message}") from error
+            except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+                # jinja2 makes Python of it, which has limits of its own: of nesting, and of numbers' digits.
+                raise _uncompiled(where, name, f"{type(error).__name__}: {error}") from error
 
     def _name(self, with_tools: bool) -> str:
         """The choice among named templates: ``tool_use`` where there are tools, else ``default``."""
@@ -104,6 +103,14 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": generation,
         }
+
+
+def _uncompiled(where: str, name: str, why: str) -> FolderError:
+    return FolderError(
+        where,
+        f"the chat template {name!r} does not compile ({why})",
+        "Mend it in chat_template.jinja or in tokenizer_config.json (chat_template).",
+    )
 
 
 def checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from dressage_tito.bytelevel import IdBytes, alphabet
 from dressage_tito.errors import FolderError
-from dressage_tito.folder import TokenizerFolder
+from dressage_tito.folder import MAX_IDS, TokenizerFolder
 from dressage_tito.literals import is_control, literal_pattern, with_blanks
 from dressage_tito.spans import Span, without_escapes
 from dressage_tito.unbreakable import UnbreakableTokenError
@@ -64,6 +64,12 @@ class Tokens:
         }
         vocabulary = self._full.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        if self.vocab_size > MAX_IDS:
+            raise FolderError(
+                str(folder.path / "tokenizer.json"),
+                f"the vocabulary has id {self.vocab_size - 1}: ids are below {MAX_IDS}",
+                "Save the tokenizer again in its fast form.",
+            )
         self._byte_level = not plain and _is_byte_level(folder.tokenizer)
         self._threads = threads
         self._json = folder.tokenizer
