@@ -1,9 +1,14 @@
 import asyncio
+import json
+import math
 import pickle
+import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from dressage_proxy.app import Proxy, running
 from dressage_proxy.client import ControlError, ProxyClient
@@ -222,6 +227,62 @@ async def test_a_stranger_behind_the_address_is_a_control_error(reply: httpx.Res
             await client.rollout()
     assert failed.value.status == reply.status_code
     assert failed.value.code == "bad_reply"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [{}, {"session_id": None, "base_urls": None, "segments": None, "quiesced": "x", "preempted": "x"}],
+)
+async def test_an_object_that_this_proxy_would_not_say_is_a_control_error(reply: dict[str, object]) -> None:
+    async with answering(httpx.Response(200, json=reply)) as client:
+        for asking in (client.open(instance_id="i"), client.finalize("s"), client.pause()):
+            with pytest.raises(ControlError) as failed:
+                await asking
+            assert (failed.value.status, failed.value.code) == (200, "bad_reply")
+
+
+async def test_what_json_cannot_say_is_refused_before_it_is_sent() -> None:
+    """A reward that is NaN once arrived as null."""
+    client, asked = failing()
+    deep: list[object] = []
+    deep.append(deep)
+    async with client:
+        for value in (math.nan, np.float32("inf"), np.array([1, np.nan]), {1, 2}, object(), deep):
+            with pytest.raises(ControlError, match="/sessions/s/finalize") as failed:
+                await client.finalize("s", outcome={"reward": value})
+            assert failed.value.code == "invalid_field"
+        assert not asked
+        for value in (np.float32(0.5), np.arange(2), datetime.now(UTC), None, "\N{SNOWMAN}"):
+            await client.finalize("s", outcome={"reward": value})
+
+
+async def test_a_pause_does_not_stand_behind_hundreds_of_sessions_that_end() -> None:
+    held, waiting = asyncio.Event(), []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.findall(rb"(?i)content-length: (\d+)", head)[0]))
+        if b"/finalize" in head:
+            waiting.append(head)
+            await held.wait()
+        said = json.dumps(ANYTHING).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(said))
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=1000)
+    port = server.sockets[0].getsockname()[1]
+    async with ProxyClient(f"http://127.0.0.1:{port}", KEY, timeout_s=60) as client:
+        ending = [asyncio.create_task(client.finalize(str(n))) for n in range(150)]
+        async with asyncio.timeout(8):
+            while len(waiting) < 100:
+                await asyncio.sleep(0.01)
+            assert (await client.pause()).quiesced
+        held.set()
+        await asyncio.gather(*ending)
+    server.close()
+    await server.wait_closed()
 
 
 async def test_segments_without_a_generation_or_with_a_torn_frame_are_refused() -> None:

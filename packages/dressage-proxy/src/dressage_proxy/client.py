@@ -5,72 +5,31 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
-import orjson
 from dressage_segments import Segment, iter_frames, segment_from_bytes
 from dressage_tito import ThinkingPolicy
 
-from dressage_proxy.errors import ProxyError
+from dressage_proxy.client_replies import (
+    ControlError,
+    Finalized,
+    OpenSession,
+    Paused,
+    error_of,
+    read,
+    written,
+)
 
+__all__ = ["ControlError", "Finalized", "OpenSession", "Paused", "ProxyClient"]
+
+_T = TypeVar("_T")
 _FIRST_S = 0.1
 _CAP_S = 1.0
 _PASSING = ("draining", "shard_unavailable")
 """Codes of a proxy that is about to start again, and has done nothing of what was asked."""
-
-
-class ControlError(ProxyError):
-    """A control request that failed. ``status`` 0 and code ``unreachable``: no answer came; code ``closed``:
-    it was not sent."""
-
-    def __init__(
-        self, status: int, code: str, message: str, field: str | None = None, fix: str | None = None
-    ) -> None:
-        super().__init__(status, code, message, field, fix)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.field = field
-        self.fix = fix
-
-    def __str__(self) -> str:
-        place = f" (field {self.field})" if self.field else ""
-        return f"{self.status} {self.code}: {self.message}{place}" + (f"; {self.fix}" if self.fix else "")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    """An open recording session. ``openai_url`` ends in ``/v1``; ``anthropic_url`` does not."""
-
-    session_id: str
-    openai_url: str
-    anthropic_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finalized:
-    """What a session left: its segments, and every sampled token trained or lost under a cause.
-    ``failure_class`` is that of the first finalize, which stays."""
-
-    segments: int
-    trained_tokens: int
-    lost_tokens: Mapping[str, int]
-    failure_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Paused:
-    """``quiesced`` only if nothing of the pause's scope is in flight any more. ``spared`` calls end by
-    themselves: their sessions have used up their switches of weight versions."""
-
-    quiesced: bool
-    preempted: int
-    waiting: int
-    spared: int = 0
 
 
 class ProxyClient:
@@ -98,6 +57,8 @@ class ProxyClient:
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
+            # None waits for another: a pause is not to stand behind hundreds of sessions that end.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
         )
 
     async def close(self) -> None:
@@ -132,28 +93,20 @@ class ProxyClient:
             "labels": labels,
             "thinking": thinking,
         }
-        reply = await self._json("POST", "/sessions", {k: v for k, v in body.items() if v is not None})
-        urls = reply["base_urls"]
-        return OpenSession(reply["session_id"], urls["openai"], urls["anthropic"])
+        given = {name: value for name, value in body.items() if value is not None}
+        return await self._read(OpenSession.of, "POST", "/sessions", given)
 
     async def get(self, session_id: str) -> Mapping[str, Any]:
         """A session's state, steps, branches and tokens."""
-        return await self._json("GET", _path(session_id))
+        return await self._read(dict, "GET", _path(session_id))
 
     async def finalize(
         self, session_id: str, *, outcome: Mapping[str, Any] | None = None, failure_class: str | None = None
     ) -> Finalized:
         """End a session and publish its segments. Again: the same answer."""
         body = {"outcome": outcome, "failure_class": failure_class}
-        reply = await self._json(
-            "POST", f"{_path(session_id)}/finalize", {k: v for k, v in body.items() if v is not None}
-        )
-        return Finalized(
-            int(reply["segments"]),
-            int(reply["trained_tokens"]),
-            dict(reply["lost_tokens"]),
-            str(reply.get("failure_class", "")),
-        )
+        given = {name: value for name, value in body.items() if value is not None}
+        return await self._read(Finalized.of, "POST", f"{_path(session_id)}/finalize", given)
 
     async def segments(self, session_id: str) -> tuple[int, list[Segment]]:
         """The generation to ack, and the segments. Reading removes nothing.
@@ -183,13 +136,7 @@ class ProxyClient:
         if session_id is not None:
             body["session_id"] = session_id
         wait = self._timeout_s + timeout_s
-        reply = await self._json("POST", "/rollout/pause", body, timeout_s=wait)
-        return Paused(
-            bool(reply["quiesced"]),
-            int(reply["preempted"]),
-            int(reply["waiting"]),
-            int(reply.get("spared", 0)),
-        )
+        return await self._read(Paused.of, "POST", "/rollout/pause", body, timeout_s=wait)
 
     async def resume(self, version: int) -> None:
         """Go on, with weights of this version."""
@@ -197,7 +144,7 @@ class ProxyClient:
 
     async def rollout(self) -> Mapping[str, Any]:
         """State, version, calls in flight."""
-        return await self._json("GET", "/rollout")
+        return await self._read(dict, "GET", "/rollout")
 
     async def ready(self) -> bool:
         """Whether the engines are reachable and the store is writable. False when nothing answers, too."""
@@ -216,16 +163,15 @@ class ProxyClient:
             raise
         return True
 
-    async def _json(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
-    ) -> Mapping[str, Any]:
-        response = await self._send(method, path, body, timeout_s)
-        reply = _decoded(response)
-        if not isinstance(reply, dict):
-            raise ControlError(
-                response.status_code, "bad_reply", f"{method} {path}: no JSON object came back"
-            )
-        return reply
+    async def _read(
+        self,
+        of: Callable[[Mapping[str, Any]], _T],
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> _T:
+        return read(of, await self._send(method, path, body, timeout_s), f"{method} {path}")
 
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
@@ -246,7 +192,7 @@ class ProxyClient:
     ) -> httpx.Response:
         if self._http.is_closed:
             raise ControlError(0, "closed", f"{method} {path}: this client is closed", fix="make a new one")
-        content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        content = written(body, f"{method} {path}")
         headers = None if body is None else {"Content-Type": "application/json"}
         try:
             response = await self._http.request(
@@ -260,7 +206,7 @@ class ProxyClient:
                 fix="check that the proxy runs and that this is its control address",
             ) from error
         if not response.is_success:
-            raise _error(response)
+            raise error_of(response)
         return response
 
 
@@ -277,24 +223,3 @@ def _worth_another(error: ControlError, method: str, path: str) -> bool:
 
 def _path(session_id: str) -> str:
     return f"/sessions/{quote(session_id, safe='')}"
-
-
-def _decoded(response: httpx.Response) -> object:
-    try:
-        return orjson.loads(response.content)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _error(response: httpx.Response) -> ControlError:
-    reply = _decoded(response)
-    error = reply.get("error") if isinstance(reply, dict) else None
-    if not isinstance(error, dict):
-        return ControlError(response.status_code, "bad_reply", response.text[:300] or "an empty reply")
-    return ControlError(
-        response.status_code,
-        str(error.get("code", "")),
-        str(error.get("message", "")),
-        error.get("field"),
-        error.get("fix"),
-    )
