@@ -20,6 +20,7 @@ from dressage_store import (
     StoreReadOnlyError,
     StoreVersionError,
 )
+from dressage_store.contract import same
 
 
 def kinds(store, name):
@@ -381,6 +382,45 @@ def test_a_full_disk_that_cannot_even_be_cut_is_repaired_before_the_next_record(
         monkeypatch.undo()
         store.append("one", log[1])
         assert kinds(store, "one") == ["open", "turn"]
+
+
+@pytest.mark.parametrize("where", ["first write", "last write", "fsync"])
+def test_an_append_that_is_interrupted_anywhere_is_taken_back_and_harms_no_later_record(
+    tmp_path, session, monkeypatch, where
+):
+    log, _ = session("one")
+    real = os.write
+
+    def half(descriptor, data):
+        written = real(descriptor, bytes(data)[: max(1, len(data) // 2)])
+        if (where == "first write") == (len(data) > written):
+            raise KeyboardInterrupt
+        return written
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def full(descriptor, data):
+        real(descriptor, bytes(data)[:20])
+        raise OSError(28, "No space left on device")
+
+    with FilesStore(tmp_path / "s", fsync=True) as store:
+        for record in log[:2]:
+            store.append("one", record)
+        monkeypatch.setattr(os, *(("fsync", interrupted) if where == "fsync" else ("write", half)))
+        with pytest.raises(KeyboardInterrupt):
+            store.append("one", log[2])
+        monkeypatch.undo()
+        assert len(list(store.records("one"))) == 2
+        store.append("one", log[2])
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(StoreFullError):
+            store.append("one", log[3])
+        monkeypatch.undo()
+        store.append("one", log[3])
+        assert same(list(store.records("one")), log[:4])
+    with FilesStore(tmp_path / "s") as store:
+        assert same(list(store.records("one")), log[:4])
 
 
 FULL = """

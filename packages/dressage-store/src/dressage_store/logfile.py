@@ -169,10 +169,10 @@ class LogWriter:
             _write_all(descriptor, data)
             if self._fsync:
                 os.fsync(descriptor)
-        except OSError:
+            self._whole[session_id] = whole + len(data)
+        except BaseException:  # an interrupt, too: who goes on after it must find whole records alone
             self._restore(session_id, descriptor, whole)
             raise
-        self._whole[session_id] = whole + len(data)
 
     def _opened(self, session_id: str) -> int:
         path = self._path_of(session_id)
@@ -196,6 +196,7 @@ class LogWriter:
         except OSError:
             self.drop(session_id)
         else:
+            self._whole[session_id] = whole
             if whole == 0:
                 self.drop(session_id)
                 self._path_of(session_id).unlink(missing_ok=True)
