@@ -159,6 +159,8 @@ async def test_requests_at_once_have_connections_of_their_own() -> None:
         OK,
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: T\r\n\r\n2\r\nhi\r\n0\r\nT: 1\r\n\r\n",
+        OK.replace(b"\r\n", b"\r\nUpgrade: h2c\r\nConnection: Upgrade, Keep-Alive\r\n", 1),
     ],
 )
 async def test_a_reply_may_come_in_any_pieces(reply: bytes) -> None:
@@ -195,6 +197,7 @@ async def test_status_and_headers_are_told() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhi",
         b"SSH-2.0-OpenSSH_9\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
     ],
 )
 async def test_what_is_no_whole_reply_is_an_error(reply: bytes) -> None:

@@ -136,3 +136,10 @@ def test_any_reply_is_evidence_of_one_length_or_an_engine_error(meta: dict[str, 
         np.int32,
     )
     assert result.untrainable in ("", *LossCause)
+    assert result.cached_tokens is None or 0 <= result.cached_tokens <= 2
+
+
+@pytest.mark.parametrize("cached", [-1, 2**40, True, 1.0, "1", None])
+def test_a_count_of_cached_tokens_that_cannot_be_is_none(cached: Any) -> None:
+    assert decoded(cached_tokens=cached).cached_tokens is None
+    assert decoded(cached_tokens=0).cached_tokens == 0

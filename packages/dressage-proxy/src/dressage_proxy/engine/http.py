@@ -222,8 +222,8 @@ class _Connection(asyncio.Protocol):
         """asyncio.Protocol."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(ConnectionError(f"the engine's reply is no HTTP: {error}"))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(ConnectionError(f"the engine's reply is no HTTP/1.1: {error!r}"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """asyncio.Protocol."""

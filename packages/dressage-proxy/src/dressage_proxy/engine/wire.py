@@ -137,7 +137,7 @@ def decode_reply(body: bytes, call: Call, others: Container[str] = ()) -> CallRe
         cause = cause or why
     cached = meta.get("cached_tokens")
     sampled = np.array(ids, np.int32)
-    cached = cached if _whole(cached) else None
+    cached = cached if _whole(cached) and 0 <= cached <= len(call.prompt) else None
     return CallResult(sampled, logprobs, versions, finish, matched, cause, cached, experts)
 
 
