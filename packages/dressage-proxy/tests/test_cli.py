@@ -322,6 +322,24 @@ def test_the_control_key_is_in_no_line_of_the_log(monkeypatch, capsys, toy_folde
     assert file.read_text() not in said
 
 
+@pytest.mark.parametrize("host", ["0", "0.0.0.0", "127.0.0.1"])
+def test_agents_get_an_address_that_they_reach_however_all_addresses_are_called(
+    spawn, toy_folder, tmp_path, host
+):
+    flags = ("--tokenizer", str(toy_folder), "--engine", "http://127.0.0.1:1", "--store", str(tmp_path / "s"))
+    served = spawn(
+        "dressage_proxy.cli", "serve", *flags, "--host", host, "--port", "0", DRESSAGE_CONTROL_KEY=KEY
+    )
+    port = str(served.ready["data_url"]).rpartition(":")[2]
+    opened = httpx.post(
+        f"http://127.0.0.1:{port}/sessions",
+        json={"instance_id": "i"},
+        headers={"Authorization": f"Bearer {KEY}"},
+        trust_env=False,
+    )
+    assert opened.json()["base_urls"]["anthropic"].startswith(f"http://127.0.0.1:{port}/s/")
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_each_process_that_accepts_connections_sees_to_its_open_files(
     monkeypatch, toy_folder, tmp_path, shards

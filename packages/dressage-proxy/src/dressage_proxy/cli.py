@@ -18,6 +18,7 @@ from dressage_store import StoreError
 
 from dressage_proxy import gate, options
 from dressage_proxy.app import CombinedApp, Proxy, running
+from dressage_proxy.control import EVERY_ADDRESS
 from dressage_proxy.engine.choose import Choice
 from dressage_proxy.errors import ConfigError, RouterError
 from dressage_proxy.hooks import load_hooks
@@ -194,7 +195,9 @@ def _listeners(
 def _ready(
     args: argparse.Namespace, data: socket.socket, control: socket.socket | None, key_file: Path | None
 ) -> dict[str, object]:
-    host = f"[{args.host}]" if ":" in args.host else args.host
+    bound = data.getsockname()[0]
+    name = bound if bound in EVERY_ADDRESS else args.host  # "0" and "::0" are other names of these
+    host = f"[{name}]" if ":" in name else name
     data_url = f"http://{host}:{data.getsockname()[1]}"
     return {
         "event": "ready",

@@ -40,7 +40,8 @@ from dressage_proxy.sessions import Sessions
 
 _PROBE_S = 2.0
 """Who asks whether the proxy is ready does not wait long: an engine whose machine is gone says nothing."""
-_EVERY = ("0.0.0.0", "::")
+EVERY_ADDRESS = ("0.0.0.0", "::")
+"""What a process is bound to that listens on all."""
 _BEARER = HTTPBearer(scheme_name="control key", auto_error=False)
 _FRAMES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -216,7 +217,7 @@ def _reachable(base_url: str, request: Request) -> str:
     """The data plane's address for whoever opens a session. A proxy that listens on every address of its
     machine has none of its own: it is where it was asked."""
     parts = urlsplit(base_url)
-    if parts.hostname not in _EVERY:
+    if parts.hostname not in EVERY_ADDRESS:
         return base_url
     try:
         asked = request.url.hostname
