@@ -32,7 +32,7 @@ class Behind:
     told: str
     """The text that a turn was returned as."""
     text: str
-    """What the client put behind it; "" where it put back the stop string alone."""
+    """What the client put behind it; "" where it put a stop string there alone."""
     restored: str = ""
     """What the turn sampled between the two and the client put back: the stop string that ended it."""
 
@@ -58,7 +58,9 @@ def closed(codec: ChatCodec, ids: NDArray[np.int32]) -> bool:
 
 def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
     """What a client put behind the text of a turn without calls; None where the message does not begin with
-    all of that text. After a turn that is closed, what was put behind it begins with white space."""
+    all of that text. After a turn that is closed, what was put behind it begins with white space, or with a
+    stop string that the client asked for: there are clients that end each step with it. That alone is left
+    out, since the turn ended without it."""
     if message.tool_calls or turn.extra.get("wire_ids"):
         return None
     said, told = _texts(codec, turn)
@@ -68,7 +70,10 @@ def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
             continue
         rest = whole[len(text.strip()) :]
         if rest and closed(codec, turn.output_ids) and not rest[0].isspace():
-            return None
+            ended = next((stop for stop in _stops(turn) if rest.startswith(stop)), None)
+            if ended is None:
+                return None
+            rest = rest if any(map(str.isalnum, rest[len(ended) :])) else ""
         told = told or ""
         return Behind(told, rest.removeprefix(text[len(text.rstrip()) :]), text[len(told) :])
     return None
@@ -121,9 +126,15 @@ def _texts(codec: ChatCodec, turn: Turn) -> tuple[str, str | None]:
 def _told(said: str, turn: Turn) -> Iterator[str]:
     """What the text of a turn may have been returned as: without the stop string that ended it."""
     yield said
-    for stop in turn.sampling.get("stop", ()):
+    for stop in _stops(turn):
         if stop in said:
             yield said[: said.rfind(stop)]
+
+
+def _stops(turn: Turn) -> Sequence[str]:
+    """The stop strings that a turn was sampled under."""
+    found: Sequence[str] = turn.sampling.get("stop", ())
+    return found
 
 
 def _key(text: str) -> str:

@@ -200,7 +200,8 @@ class Echoes:
             return None
         _, index, more = min(gone_on, key=lambda one: one[0])
         turn = tree.turn(index)
-        return Echo(index, len(turn.output_ids), turn.reply_key, behind=more)
+        unsaid = not more.text and not more.restored
+        return Echo(index, len(turn.output_ids), turn.reply_key, differs=unsaid, behind=more)
 
     def _begun(
         self,
