@@ -171,6 +171,15 @@ async def test_count_tokens_tells_what_the_prompt_will_be_and_keeps_nothing(rig)
     assert len(rig.engine.requests) == 2
 
 
+@pytest.mark.parametrize("query", ["after_id=dressage", "before_id=dressage&limit=20"])
+async def test_before_and_after_the_one_model_is_a_page_with_none_for_who_turns_pages_until_then(rig, query):
+    route, version = f"/s/{await rig.open()}/v1/models", {"anthropic-version": "2023-06-01"}
+    first = (await rig.http.get(f"{route}?limit=20", headers=version)).json()
+    assert [first["last_id"], first["first_id"]] == [first["data"][0]["id"]] * 2 == ["dressage"] * 2
+    other = (await rig.http.get(f"{route}?{query}", headers=version)).json()
+    assert other == {"data": [], "has_more": False, "first_id": None, "last_id": None}
+
+
 async def test_models_and_probes_are_answered_in_the_dialects_shape(rig):
     session = await rig.open()
     listed = await claude(rig, session).models.list()

@@ -77,7 +77,7 @@ class DataPlane:
                 call = _Call(dialect, session, headers, scope, receive, send)
                 status = await (self._count(call) if rest == _COUNT else self._answer(call))
             else:
-                await self._look(dialect, scope["method"], rest, send)
+                await self._look(dialect, scope, rest, send)
         except ClientGoneError:
             status = 499
         except Exception as failure:  # noqa: BLE001 - logged and told
@@ -87,8 +87,9 @@ class DataPlane:
         finally:
             self._metrics.requests.labels(dialect.name, str(status)).inc()
 
-    async def _look(self, dialect: Dialect, method: str, rest: str, send: Send) -> None:
+    async def _look(self, dialect: Dialect, scope: Scope, rest: str, send: Send) -> None:
         """What agents ask besides a model call: the models, and probes whether anybody is there."""
+        method = scope["method"]
         if method not in ("GET", "HEAD"):
             raise NotFoundError(
                 f"no route {method} /s/…/{rest}",
@@ -101,7 +102,8 @@ class DataPlane:
         model = self._config.model_name
         body = b"{}"
         if rest == "v1/models":
-            body = MESSAGES.models_body(model) if dialect is MESSAGES else models_body(model)
+            query = scope.get("query_string", b"").decode("latin-1")
+            body = MESSAGES.models_body(model, query) if dialect is MESSAGES else models_body(model)
         elif rest.startswith("v1/models/"):
             name = rest.removeprefix("v1/models/")
             body = dumps(MESSAGES.model_entry(name) if dialect is MESSAGES else model_entry(name))

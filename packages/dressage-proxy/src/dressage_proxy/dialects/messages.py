@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import parse_qs
 
 from dressage_tito import ToolCall, wire_arguments
 
@@ -32,6 +33,7 @@ _ERROR_TYPES = {
     503: "overloaded_error",
     529: "overloaded_error",
 }
+_PAGES = ("after_id", "before_id")
 
 
 class MessagesDialect(Dialect):
@@ -81,11 +83,13 @@ class MessagesDialect(Dialect):
         """The reply of count_tokens."""
         return dumps({"input_tokens": tokens})
 
-    def models_body(self, model: str) -> bytes:
-        """``GET /v1/models``."""
-        return dumps(
-            {"data": [self.model_entry(model)], "has_more": False, "first_id": model, "last_id": model}
-        )
+    def models_body(self, model: str, query: str = "") -> bytes:
+        """``GET /v1/models``: all on one page. Before and after a model that ``query`` names there is none:
+        there are clients that turn pages until one is empty."""
+        turned = any(name in parse_qs(query) for name in _PAGES)
+        first = None if turned else model
+        data = [] if turned else [self.model_entry(model)]
+        return dumps({"data": data, "has_more": False, "first_id": first, "last_id": first})
 
     def model_entry(self, model: str) -> dict[str, Any]:
         """``GET /v1/models/{id}``."""
