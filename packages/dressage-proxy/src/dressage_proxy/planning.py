@@ -24,6 +24,7 @@ from dressage_proxy.placing import Place, echo_of
 from dressage_proxy.reading import read_message
 from dressage_proxy.records import record
 from dressage_proxy.session import Session
+from dressage_proxy.thrown import thrown_away
 
 _THREAD_CHARS = 1 << 15
 """From here on encoding is worth a thread: byte-level tokenizers release the GIL, the event loop goes on."""
@@ -53,7 +54,7 @@ class Plan:
     joined: int = 0
     """Messages of the user that the template takes as a part of the one before alone."""
     broken: tuple[int, ...] = ()
-    """Turns of which the client shows to have the beginning alone."""
+    """Turns of which the client shows to have the beginning alone, or nothing."""
 
 
 async def plan(
@@ -77,7 +78,8 @@ async def plan(
             )
             return Plan(
                 place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, "",
-                composed.copied, composed.rendered, composed.noted, composed.joined, _broken(pieces),
+                composed.copied, composed.rendered, composed.noted, composed.joined,
+                _broken(session, place, pieces),
             )  # fmt: skip
         place = replace(place, parent=ROOT, matched=0, cut_reason=f"refused_{composed.reason}")
     return await _start(session, codec, request, place, busy)
@@ -116,7 +118,8 @@ async def _start(session: Session, codec: ChatCodec, request: ModelRequest, plac
     prompt = Prompt.of(encoded.ids)
     return Plan(
         place, kind, encoded.ids, origin, prompt, encoded.reasoning_open, system_key,
-        composed.copied, composed.rendered, composed.noted, composed.joined, _broken(pieces),
+        composed.copied, composed.rendered, composed.noted, composed.joined,
+        _broken(session, place, pieces),
     )  # fmt: skip
 
 
@@ -125,8 +128,9 @@ def _said_kind(request: ModelRequest, place: Place) -> BranchKind | None:
     return BranchKind.SUBAGENT if kind is None and forks(place.raw[place.matched :]) else kind
 
 
-def _broken(pieces: Sequence[Piece]) -> tuple[int, ...]:
-    return tuple(piece.echo.turn for piece in pieces if piece.echo is not None and piece.echo.cut)
+def _broken(session: Session, place: Place, pieces: Sequence[Piece]) -> tuple[int, ...]:
+    known = tuple(piece.echo.turn for piece in pieces if piece.echo is not None and piece.echo.cut)
+    return known + thrown_away(session.tree, place.parent, place.raw, place.keys, place.read, place.matched)
 
 
 def _pieces(session: Session, codec: ChatCodec, place: Place) -> list[Piece]:
