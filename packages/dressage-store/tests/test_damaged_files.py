@@ -1,12 +1,14 @@
 """Damage that no crash makes is an error and no loss; what a crash makes is mended."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from dressage_segments import audit, record_to_bytes
-from dressage_store import CorruptStoreError, FilesStore, NotFoundError
+from dressage_store import CorruptStoreError, FilesStore, NotFoundError, SessionFinishedError
 
 
 def written(root, log, name="one"):
@@ -80,6 +82,92 @@ def test_a_damaged_trajectory_is_named_on_reading_and_an_ack_drops_it(tmp_path, 
             store.read("one")
         store.ack("one", 1)
         assert store.pending() == []
+
+
+# -- the index ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def indexed(tmp_path, fill, session):
+    """A store that retains, in which one session each is pending, acked, dropped and open."""
+    with FilesStore(tmp_path / "s", retain=True) as store:
+        for name in ("pending", "acked", "dropped", "open"):
+            fill(store, name) if name in {"pending", "acked"} else store.append(name, session(name)[0][0])
+        store.ack("acked", 1)
+        store.forget("dropped")
+    return tmp_path / "s"
+
+
+def test_a_lost_index_is_made_anew_and_offers_nothing_that_was_finished(indexed, session):
+    (indexed / "index.sqlite").unlink()
+    for _ in range(2):
+        with FilesStore(indexed, retain=True) as store:
+            assert store.pending() == ["pending"]
+            assert store.sessions() == ["open", "pending"]
+            states = {entry.session_id: entry.state.value for entry in store.entries()}
+            assert states == {"pending": "pending", "acked": "acked", "dropped": "dropped"}
+            assert store.inspect("acked").generation == 1
+            for name in ("acked", "dropped"):
+                with pytest.raises(SessionFinishedError):
+                    store.append(name, session(name)[0][0])
+
+
+def test_a_lost_index_does_not_cost_a_finished_session_its_damaged_trajectory(indexed):
+    (indexed / "index.sqlite").unlink()
+    path = indexed / "trajectories/acked.1.safetensors"
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])
+    with FilesStore(indexed, retain=True) as store:
+        assert store.pending() == ["pending"]
+    path.write_bytes(good)
+    with FilesStore(indexed, retain=True) as store:
+        assert store.pending() == ["pending"]
+        assert store.inspect("acked").generation == 1
+
+
+def _said(root, read_only):
+    """What a store says of itself."""
+    with FilesStore(root, retain=True, read_only=read_only) as store:
+        return store.pending(), store.entries()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_index_that_is_cut_or_zeroed_anywhere_is_refused_or_says_the_same(indexed, read_only):
+    path = indexed / "index.sqlite"
+    good = path.read_bytes()
+    whole = _said(indexed, read_only)
+    assert whole[0] == ["pending"]
+    refused = 0
+    for at in range(4096, len(good), 127):
+        for damaged in (good[:at], good[:at] + bytes(len(good[at : at + 128])) + good[at + 128 :]):
+            path.write_bytes(damaged)
+            try:
+                assert _said(indexed, read_only) == whole
+            except CorruptStoreError:
+                refused += 1
+    assert refused > 100
+
+
+def test_a_row_that_says_what_none_says_is_refused_with_the_file(indexed):
+    good = (indexed / "index.sqlite").read_bytes()
+    for change in ("outcome = '{'", "outcome = 7.5", "state = 'gone'", "outcome = x'ff'"):
+        (indexed / "index.sqlite").write_bytes(good)
+        with closing(sqlite3.connect(indexed / "index.sqlite", isolation_level=None)) as connection:
+            connection.execute("PRAGMA ignore_check_constraints = 1")
+            connection.execute(f"UPDATE entries SET {change}")
+        with pytest.raises(CorruptStoreError, match=r"index\.sqlite"):
+            FilesStore(indexed, retain=True)
+
+
+def test_a_generation_that_the_index_has_wrong_costs_no_trajectory(indexed):
+    for wrong in (0, 3):
+        with closing(sqlite3.connect(indexed / "index.sqlite", isolation_level=None)) as connection:
+            connection.execute(f"UPDATE entries SET generation = {wrong}")
+        FilesStore(indexed, retain=True).close()
+        assert {path.name for path in (indexed / "trajectories").iterdir()} == {
+            "acked.1.safetensors",
+            "pending.1.safetensors",
+        }
 
 
 # -- who reads and who writes --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from pathlib import Path
 
-from dressage_store.errors import os_errors
+from dressage_store.errors import CorruptStoreError, os_errors
 from dressage_store.ledger import Entry, State
 
 _SCHEMA = """
@@ -69,10 +69,17 @@ class Index:
     def _select(self, clause: str, values: tuple[str, ...]) -> list[Entry]:
         with os_errors(self._path):
             rows = self._connection.execute(f"SELECT {_COLUMNS} FROM entries {clause}", values).fetchall()
-        return [
-            Entry(name, State(state), generation, failure_class, json.loads(outcome), nbytes)
-            for name, state, generation, failure_class, outcome, nbytes in rows
-        ]
+        try:
+            return [_entry(*row) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise CorruptStoreError(f"{self._path}: a row is damaged: {error}: restore it") from error
+
+
+def _entry(name: str, state: str, generation: int, failure_class: str, outcome: str, nbytes: int) -> Entry:
+    said = json.loads(outcome)
+    if not isinstance(said, dict):
+        raise ValueError(f"outcome is {type(said).__name__}")
+    return Entry(name, State(state), generation, failure_class, said, nbytes)
 
 
 def _open_writer(path: Path, fsync: bool) -> sqlite3.Connection:
@@ -81,6 +88,7 @@ def _open_writer(path: Path, fsync: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
         connection.executescript(_SCHEMA)
+        _check(connection)
     except sqlite3.Error:
         connection.close()
         raise
@@ -96,9 +104,21 @@ def _open_reader(path: Path) -> sqlite3.Connection:
         )
         try:
             connection.execute(f"SELECT {_COLUMNS} FROM entries LIMIT 1").fetchall()
+            _check(connection)
         except sqlite3.OperationalError as error:
             connection.close()
             failure = error
+        except sqlite3.Error:
+            connection.close()
+            raise
         else:
             return connection
     raise failure if failure is not None else AssertionError("unreachable")
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Raise DatabaseError for a damaged file. SQLite looks at a page when it is read, and then at little of
+    it: a page that was cut off may look like one that holds nothing. This looks at all, once."""
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(" ".join(found.split()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from dressage_segments import SegmentsError, Trajectory, trajectory_from_bytes
@@ -48,21 +49,31 @@ def missing_entries(layout: Layout, known: dict[str, Entry]) -> list[Entry]:
     """Entries for trajectories that were renamed into place just before a crash kept the index from it.
 
     One that does not read is passed over: it keeps no other from recovery, and its session's log, where there
-    is one, can publish it again.
+    is one, can publish it again. A log is set aside only after the index has its session: where it has not,
+    the index was lost, and what was finished, and may have been read, is not offered again.
     """
     found: dict[str, Entry] = {}
-    for path, (session_id, generation) in layout.trajectory_files().items():
-        entry = found.get(session_id) or known.get(session_id)
-        if entry is None or (entry.state is State.PENDING and generation > entry.generation):
-            try:
-                found[session_id] = pending_entry(load(path), path.stat().st_size)
-            except CorruptStoreError:
-                continue
-    return list(found.values())
+    finished = {*layout.log_sessions(layout.retained)} - {*layout.log_sessions(layout.logs)} - known.keys()
+    files = layout.trajectory_files()
+    for path, (session_id, generation) in files.items():
+        entry = known.get(session_id)
+        newest = found.get(session_id, entry)
+        if entry is not None and entry.state is not State.PENDING:
+            continue
+        if newest is not None and generation <= newest.generation:
+            continue
+        try:
+            new = pending_entry(load(path), path.stat().st_size)
+        except CorruptStoreError:
+            continue
+        found[session_id] = replace(new, state=State.ACKED) if session_id in finished else new
+    dropped = finished - {session_id for session_id, _ in files.values()}
+    return [*found.values(), *(Entry(name, State.DROPPED, 0, "", {}, 0) for name in sorted(dropped))]
 
 
 def remove_leftovers(layout: Layout, known: dict[str, Entry], *, retain: bool) -> None:
-    """Remove what a crash left: half-written files, older generations, and acked ones unless retained."""
+    """Remove what a crash left: half-written files, other generations than the one that the index has (and
+    the disk too: of a damaged index none is lost), and acked ones unless retained."""
     with os_errors(layout.root):
         for half in layout.trajectories.glob(f"*{TEMPORARY}"):
             half.unlink()
@@ -71,5 +82,9 @@ def remove_leftovers(layout: Layout, known: dict[str, Entry], *, retain: bool) -
             if entry is None:
                 continue
             kept = entry.state is State.PENDING or (retain and entry.state is State.ACKED)
-            if generation != entry.generation or not kept:
+            if not kept or (generation != entry.generation and layout.trajectory(*_named(entry)).exists()):
                 path.unlink()
+
+
+def _named(entry: Entry) -> tuple[str, int]:
+    return entry.session_id, entry.generation
