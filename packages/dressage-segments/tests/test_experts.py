@@ -85,6 +85,20 @@ def test_a_gap_between_turns_is_refused():
         finalize(session.tree, Final(1, FailureClass.COMPLETED, {}))
 
 
+@pytest.mark.parametrize("shape", [(2, LAYERS + 1, TOPK), (2, LAYERS, TOPK - 1), (9, LAYERS, TOPK)])
+def test_rows_of_another_model_or_beyond_the_tokens_are_refused_and_the_audit_says_so(shape):
+    session = SyntheticSession()
+    root, covered = grow(session, -1, 0, 4, 3)
+    good = finalize(session.tree, Final(1, FailureClass.COMPLETED, {}))
+    experts = np.zeros(shape, np.uint8)
+    session.turn([1], [2, 3], parent=root, keys=["k"], experts=experts, experts_start=covered)
+    final = Final(1, FailureClass.COMPLETED, {})
+    with pytest.raises(ContextMismatchError, match="turn 1 has experts"):
+        finalize(session.tree, final)
+    report = audit([*session.log, final_to_record(final)], good)
+    assert any("turn 1 has experts" in finding.message for finding in report.findings)
+
+
 def test_dropped_experts_are_in_the_log_still():
     session = SyntheticSession()
     grow(session, -1, 0, 4, 3)

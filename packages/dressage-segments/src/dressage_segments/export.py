@@ -201,9 +201,15 @@ class _SegmentBuilder:
         )
 
     def _put_experts(self, turn: Turn) -> None:
-        """Stitch: each turn's rows follow those of the turns before it, without a gap."""
+        """Stitch: each turn's rows, all of one model, follow those of the turns before it without a gap."""
         if turn.experts is None:
             return
+        shape = turn.experts.shape[1:]
+        if self._experts and self._experts[0].shape[1:] != shape:
+            raise ContextMismatchError(
+                f"turn {turn.index} has experts of {shape} layers and choices, "
+                f"the turns before it of {self._experts[0].shape[1:]}"
+            )
         if turn.experts_start != self._experts_end:
             raise ContextMismatchError(
                 f"turn {turn.index} has experts from position {turn.experts_start} on, "
@@ -211,6 +217,11 @@ class _SegmentBuilder:
             )
         self._experts.append(turn.experts)
         self._experts_end += len(turn.experts)
+        if self._experts_end > self._tree.end(turn.index):
+            raise ContextMismatchError(
+                f"turn {turn.index} has experts up to position {self._experts_end}, "
+                f"its tokens end at {self._tree.end(turn.index)}"
+            )
 
     def _put(self, turn: Turn, trains: bool) -> None:
         self._put_experts(turn)
