@@ -66,6 +66,7 @@ MARKS = [
     ("Provide a detailed summary of our conversation above.", "compaction"),
     ("First, reason in your scratchpad. Then, generate the <state_snapshot>.", "compaction"),
     ("You are the part that summarizes a conversation which grows too long.", "compaction"),
+    ("You have been working on the task described above but have not yet completed it. Write", "compaction"),
     ("Generate the session title now.", "helper"),
     ("Given the above, reply with a title for the chat in four words", "helper"),
     ("You are asked to compress the logs of this day", "main"),
@@ -246,6 +247,38 @@ def test_whether_a_long_message_begins_a_copy_is_seen_at_once(text):
     assert not forks([user(text)])
     assert time.process_time() - began < 0.5
     assert forks([user("STOP. " + "Read this. " * 10 + "\n\nYou are a forked worker process.")])
+
+
+SHORTENED = [
+    "<role>\nContext Extraction Assistant\n</role>\n\n<primary_objective>\nYour sole objective is to extract",
+    "The following is a conversation between the user and assistant. Write a concise summary about the "
+    "contents of this conversation.",
+    "The following is a conversation history between a user and an AI agent. Please summarize the dialogue",
+    "\nProvide a concise and complete summarization of the entire dialog that does not exceed 5 sentences.",
+    "**Generate a clear and complete summary of the entire conversation in five sentences.**",
+    "Summarize the following conversation history concisely, preserving key decisions:\n\nuser: go",
+    "    Analyze the following conversation between a user and an assistant, and extract the details:",
+]
+"""As libraries of agents ask for it."""
+
+
+@pytest.mark.parametrize("text", SHORTENED)
+async def test_a_call_without_tools_beside_the_main_branch_that_asks_for_a_summary_is_a_compaction(rig, text):
+    session = await rig.open()
+    history = [user("went"), {"role": "assistant", "content": "did"}]
+    await rig.chat(session, system("A"), "go", tools=[RUN])
+    for asked in ([system(text), user("went and did it")], [user(text)], [*history, system(text)]):
+        await rig.chat(session, *asked)
+    await rig.chat(session, system("B"), *history, user(text), tools=[RUN])
+    assert [one[0] for one in await kinds(rig, session)] == ["main", *["compaction"] * 3, "subagent"]
+
+
+@pytest.mark.parametrize("text", SHORTENED)
+async def test_who_starts_with_the_wish_for_a_summary_is_the_main_agent(rig, text):
+    session = await rig.open()
+    first = await rig.chat(session, text)
+    await rig.chat(session, text, echo(first), "shorter")
+    assert [one[0] for one in await kinds(rig, session)] == ["main", "main"]
 
 
 BESIDE = [

@@ -33,7 +33,7 @@ _INTERACTIONS = {
 }
 """What that header says of a call that is not the user's own."""
 
-_TALK = r"\b(?:conversation|chat|session|thread|discussion|dialogue?)\b"
+_TALK = r"\b(?:conversation|chat|session|thread|discussion|dialog(?:ue)?)\b"
 
 HELPER_PROMPTS = (
     re.compile(
@@ -98,6 +98,7 @@ COMPACTION_MARKS = (
     re.compile(r"First, reason in your scratchpad\. Then, generate the <"),
     re.compile(r"(?:-+\s+)?The above is a list of messages in an agent conversation"),
     re.compile(r"#+ Task Context\s+- An llm context limit was reached"),
+    re.compile(r"You have been working on the task described above but have not yet completed it\b"),
     re.compile(
         rf"[^\n]{{0,60}}\bsummar(?:y|i[sz]e)\b[^\n]{{0,40}}{_TALK}[^\n]{{0,20}}\b(?:so far|above)\b",
         re.IGNORECASE,
@@ -107,6 +108,14 @@ COMPACTION_MARKS = (
     ),
 )
 """The same in calls that shorten a history."""
+
+SHORTENING_PROMPTS = (
+    re.compile(rf"\W{{0,20}}[^\n]{{0,100}}\bsummar(?:y|i[sz]e|i[sz]ation)\b[^\n]{{0,60}}{_TALK}", re.IGNORECASE),
+    re.compile(rf"\W{{0,20}}Analy[sz]e the (?:following )?{_TALK}[^\n]{{0,60}}\b(?:extract|summar)", re.IGNORECASE),
+    re.compile(r"(?:<role>\s*)?Context Extraction Assistant\b"),
+)
+"""Starts of the first or last message of calls without tools that shorten the history of a main branch, as
+client libraries ask for it. Who starts with such a call may have been asked for just that."""
 
 _FLATTENED_MARK = "<conversation>\n"
 _FLATTENED = re.compile(rf".{{0,400}}?(?:^|\n){_FLATTENED_MARK}", re.DOTALL)
@@ -215,6 +224,9 @@ def kind_of_start(tree: TrajectoryTree, start: Start) -> BranchKind:
         return BranchKind.COMPACTION
     roots = [turn for turn in tree.turns if turn.parent == ROOT]
     main = [turn for turn in roots if turn.kind is BranchKind.MAIN]
+    ends = [message for message in (start.raw[0], start.raw[-1]) if message.get("role") != "assistant"]
+    if main and not start.tools and any(_begins(message, SHORTENING_PROMPTS) for message in ends):
+        return BranchKind.COMPACTION
     beside = any(pattern.match(start.system_text) for pattern in SUBAGENT_SYSTEMS)
     if main and beside and not _under(main, start.system_key):
         return BranchKind.SUBAGENT
