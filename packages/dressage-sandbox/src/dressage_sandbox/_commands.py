@@ -58,7 +58,11 @@ class CommandCalls(Calls):
             if stdin:
                 await channel.stream(wire.STDIN, call, stdin)
             channel.send(wire.RUN, call, request)
-            last = await self._guarded(channel, call, timeout + GUARD_S)
+            overdue = asyncio.get_running_loop().call_later(timeout, channel.hurry, call)
+            try:
+                last = await self._guarded(channel, call, timeout + GUARD_S)
+            finally:
+                overdue.cancel()
         except SandboxFileError as error:
             if error.errno == _E2BIG:
                 raise ArgumentTooLong(
@@ -119,7 +123,7 @@ class CommandCalls(Calls):
 
     def _call(self, output_bytes: int | None, on_output: OnOutput | None) -> tuple[Channel, Call]:
         channel = self._live()
-        call = channel.start(2 * self._kept(output_bytes) + 4096)
+        call = channel.start(2 * self._kept(output_bytes) + 4096, command=True)
         call.on_output = on_output
         return channel, call
 

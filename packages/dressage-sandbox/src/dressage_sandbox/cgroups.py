@@ -16,6 +16,7 @@ from .errors import LimitNotEnforceable
 from .groups import kill_group, write
 from .owner import Owner, group_name
 from .protocol import Limits
+from .quota import Quota
 
 __all__ = ["Cgroups", "detect", "oom_kills", "remove_group", "usage"]
 
@@ -74,6 +75,15 @@ class Cgroups:
             # In v1 "tasks" moves one thread without the kernel's global lock; v2 has no such file.
             write(folder / ("tasks" if self.version == 1 else "cgroup.procs"), str(pid))
 
+    def quota(self, name: str, limits: Limits) -> Quota | None:
+        """The CPU limit of a group of this name, where it has one."""
+        if limits.cpus is None or not self.enforces("cpu"):
+            return None
+        group, quota = self.parents["cpu"] / name, str(max(1000, int(limits.cpus * _PERIOD_US)))
+        if self.version == 2:
+            return Quota(group / "cpu.max", f"{quota} {_PERIOD_US}", f"max {_PERIOD_US}")
+        return Quota(group / "cpu.cfs_quota_us", quota, "-1")
+
     def _settings(self, name: str, limits: Limits) -> Iterator[tuple[Path, str]]:
         if "memory" in self.parents:
             group, value = self.parents["memory"] / name, str(limits.memory_bytes)
@@ -89,13 +99,10 @@ class Cgroups:
                 yield sockets, str(limits.memory_bytes // _SOCKETS)
         if "pids" in self.parents:
             yield self.parents["pids"] / name / "pids.max", str(limits.pids)
-        if "cpu" in self.parents and limits.cpus is not None:
-            group, quota = self.parents["cpu"] / name, str(max(1000, int(limits.cpus * _PERIOD_US)))
-            if self.version == 2:
-                yield group / "cpu.max", f"{quota} {_PERIOD_US}"
-            else:
-                yield group / "cpu.cfs_period_us", str(_PERIOD_US)
-                yield group / "cpu.cfs_quota_us", quota
+        if (quota := self.quota(name, limits)) is not None:
+            if self.version == 1:
+                yield quota.file.with_name("cpu.cfs_period_us"), str(_PERIOD_US)
+            yield quota.file, quota.held
 
 
 def detect(mountinfo: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Cgroups:

@@ -12,6 +12,7 @@ from typing import cast
 from .errors import SandboxGone, again, file_error
 from .inside import wire
 from .protocol import OnOutput
+from .quota import Quota
 
 __all__ = ["Call", "Channel"]
 
@@ -31,6 +32,8 @@ class Call:
     on_output: OnOutput | None = None
     started: asyncio.Future[None] | None = None
     """Resolved when the agent says that a service runs."""
+    hurried: bool = False
+    """Whether the sandbox's CPU limit is lifted for it."""
 
     def joined(self, kind: int) -> bytes:
         """All bytes that came in frames of this kind."""
@@ -39,15 +42,23 @@ class Call:
 
 class Channel(asyncio.Protocol):
     """Multiplexes calls over one socket. ``on_end`` is called once, when the inside is gone; where it went by
-    itself, ``death`` tells of what."""
+    itself, ``death`` tells of what. ``quota`` is lifted for calls that wait for process 1 alone."""
 
-    def __init__(self, on_end: Callable[[], None], death: Callable[[], SandboxGone] | None = None) -> None:
+    def __init__(
+        self,
+        on_end: Callable[[], None],
+        death: Callable[[], SandboxGone] | None = None,
+        quota: Quota | None = None,
+    ) -> None:
         self._on_end = on_end
         self._death = death or (lambda: SandboxGone("the sandbox has ended"))
+        self._quota = quota
         self._numbers = itertools.count(1)
         self._calls: dict[int, Call] = {}
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The one that serves it, once it is open."""
         self._writable = asyncio.Event()
         self._writable.set()
         self.received = 0
@@ -59,10 +70,11 @@ class Channel(asyncio.Protocol):
         sock: socket.socket,
         on_end: Callable[[], None],
         death: Callable[[], SandboxGone] | None = None,
+        quota: Quota | None = None,
     ) -> Channel:
         """A channel over a connected socket, which it owns from here on."""
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_connection(lambda: cls(on_end, death), sock=sock)
+        _, channel = await loop.create_connection(lambda: cls(on_end, death, quota), sock=sock)
         return channel
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------
@@ -70,6 +82,7 @@ class Channel(asyncio.Protocol):
         """Keep the transport."""
         # Not checked: other event loops' transports (uvloop's) do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        self.loop = asyncio.get_running_loop()
 
     def data_received(self, data: bytes) -> None:
         """Hand each whole frame to its call; a broken one ends the channel."""
@@ -94,8 +107,8 @@ class Channel(asyncio.Protocol):
         self._writable.set()
 
     # -- calls ------------------------------------------------------------------------------------------
-    def start(self, cap: int) -> Call:
-        """A new call that accepts at most ``cap`` bytes in answer.
+    def start(self, cap: int, *, command: bool = False) -> Call:
+        """A new call that accepts at most ``cap`` bytes in answer; a ``command`` takes its own time.
 
         Raises:
             SandboxGone: the channel has ended.
@@ -104,7 +117,15 @@ class Channel(asyncio.Protocol):
             raise again(self.gone)
         call = Call(next(self._numbers), cap, asyncio.get_running_loop().create_future())
         self._calls[call.number] = call
+        if not command:
+            self.hurry(call)
         return call
+
+    def hurry(self, call: Call) -> None:
+        """It waits for process 1 alone: until it is answered nothing that runs inside is to hold that up."""
+        if self._quota is not None and call.number in self._calls and not call.hurried:
+            call.hurried = True
+            self._quota.lift()
 
     def send(self, kind: int, call: Call, body: bytes = b"") -> None:
         """Queue one frame."""
@@ -137,14 +158,18 @@ class Channel(asyncio.Protocol):
 
     def forget(self, call: Call) -> None:
         """Frames of this call that still come are dropped."""
-        self._calls.pop(call.number, None)
+        gone = self._calls.pop(call.number, None)
+        if gone is not None and gone.hurried and self._quota is not None:
+            self._quota.hold()
 
     def end(self, why: SandboxGone) -> None:
         """Fail every call and close. Idempotent."""
         if self.gone is not None:
             return
         self.gone = why
-        if self._transport is not None:
+        if self.loop is not None and self.loop.is_closed():  # nobody waits in it any more
+            self._calls.clear()
+        elif self._transport is not None:
             self._transport.abort()
         self._writable.set()
         for call in self._calls.values():

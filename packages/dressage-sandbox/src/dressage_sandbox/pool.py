@@ -96,6 +96,7 @@ class PooledProvider:
         Raises:
             SandboxError: the pool is closed, or no sandbox of its spec can be made on this machine.
         """
+        self._settle()
         await self._provider.probe()
         while self.ready < self._size:
             if self._closed:
@@ -116,6 +117,7 @@ class PooledProvider:
         """
         if self._closed:
             raise SandboxError("the pool is closed")
+        self._settle()
         await self._admission.enter(self._wait_s if wait_s is None else wait_s)
         try:
             sandbox = await self._take(spec)
@@ -144,6 +146,7 @@ class PooledProvider:
 
     async def close(self) -> None:
         """Stop refilling and terminate every sandbox, those that were handed out too."""
+        self._settle()
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -151,6 +154,12 @@ class PooledProvider:
         self._ready.clear()
         self._filled.set()
         await self._provider.close()
+
+    def _settle(self) -> None:
+        """As the provider: what was waited for in an event loop that has ended is not in this one."""
+        if self._provider.settle():
+            self._filled = asyncio.Event()
+            self._tasks.clear()
 
     def _refill(self) -> None:
         if self._refused is not None:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import check_spec
-from .errors import InvalidSpec, SandboxGone, SandboxStartFailed
+from .errors import InvalidSpec, SandboxError, SandboxGone, SandboxStartFailed
 from .groups import sweep
 from .owners import Records, default_folder, snapshot_name
 from .probe import Capabilities
 from .protocol import Feature, SandboxSpec, Snapshot
 from .roots import Roots
-from .sandbox import BubblewrapSandbox
+from .sandbox import OTHER_LOOP, BubblewrapSandbox
 from .starting import Machine, connect, launch, look_at_machine
 from .watch import Watch
 
@@ -42,7 +42,8 @@ class BubblewrapProvider:
             removes what this process leaves should it be killed. Without it that is removed by the next
             provider that starts, or by ``dressage-sandbox pool reap``.
 
-    Sandboxes end with the process that made them, however that ends.
+    Sandboxes end with the process that made them, however that ends, and with their event loop: in the next
+    one the provider makes new ones.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class BubblewrapProvider:
         self._watch = Watch(self._records.folder, wanted=reaper)
         self._choice = interpreter
         self._use_cgroups = use_cgroups
-        self._starting = asyncio.Semaphore(concurrency or 2 * (os.cpu_count() or 1))
-        self._probing = asyncio.Lock()
+        self._most_starting = concurrency or 2 * (os.cpu_count() or 1)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._machine: Machine | None = None
         self._sandboxes: dict[str, BubblewrapSandbox] = {}
+        self._starting = asyncio.Semaphore(self._most_starting)
+        self._probing = asyncio.Lock()
         self._snapshots: dict[str, Path] = {}
         self._roots = Roots(self._records.folder)
         self._cleanups: set[asyncio.Task[None]] = set()
@@ -84,7 +87,27 @@ class BubblewrapProvider:
         """
         return (await self._prepare()).capabilities
 
+    def settle(self) -> bool:
+        """Serve this event loop from here on, where the one before has ended; whether it is another one.
+
+        Raises:
+            SandboxError: that one has not.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return False
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                raise SandboxError(OTHER_LOOP)
+            self._cleanups.clear()
+            self._starting, self._probing = asyncio.Semaphore(self._most_starting), asyncio.Lock()
+            for sandbox in self._sandboxes.values():  # nobody can use it any more
+                self._behind(sandbox.terminate())
+        self._loop = loop
+        return True
+
     async def _prepare(self) -> Machine:
+        self.settle()
         async with self._probing:
             if self._machine is None:
                 self._records.prepare()
@@ -154,6 +177,7 @@ class BubblewrapProvider:
 
     async def close(self) -> None:
         """Terminate every sandbox that this provider made; it makes no more."""
+        self.settle()
         self._closed = True
         ends = [sandbox.terminate() for sandbox in list(self._sandboxes.values())]
         results = await asyncio.gather(*ends, *self._cleanups, return_exceptions=True)

@@ -24,10 +24,13 @@ from .owner import boot_time
 from .owners import Record
 from .ports import Ports
 from .protocol import Endpoint, SandboxSpec, Snapshot, Status
+from .quota import Quota
 
 __all__ = ["BubblewrapSandbox"]
 
 _RETRY_S, _MOST_RETRIES = 0.5, 8
+_LOOP_ENDED = "the event loop that the sandbox was made in has ended, and the sandbox with it"
+OTHER_LOOP = "it is in use in another event loop, of another thread: make a provider for each loop"
 
 
 class Home(Protocol):
@@ -61,6 +64,7 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
         process: Process,
         groups: tuple[Path, ...],
         home: Home,
+        quota: Quota | None = None,
     ) -> None:
         self.record = record
         self.spec = spec
@@ -68,6 +72,7 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
         self.process = process
         self.groups = groups
         self._home = home
+        self.quota = quota
         self._channel: Channel | None = None
         self._door: socket.socket | None = None
         self._ports: Ports | None = None
@@ -99,12 +104,14 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
     @property
     def alive(self) -> bool:
         """Whether it can still be used."""
-        return self._ending is None and self._channel is not None and self._channel.gone is None
+        channel = self._channel
+        served = channel is not None and channel.gone is None
+        return self._ending is None and served and not _left_behind(channel)
 
     @property
     def why(self) -> str:
         """Why it ended, if it has."""
-        return str(self._gone)
+        return _LOOP_ENDED if self._ending is None and _left_behind(self._channel) else str(self._gone)
 
     @property
     def pid(self) -> int:
@@ -252,6 +259,8 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
             self._ports.stop()
         if self._channel is not None:
             self._channel.end(self._gone)
+        if self.quota is not None:  # to die takes time of a CPU, too
+            self.quota.lift()
         ended = await self.process.end()
         left = await remove_group(self.groups)
         if ended and not left:
@@ -264,7 +273,16 @@ class BubblewrapSandbox(CommandCalls, FileCalls):
     def _live(self) -> Channel:
         if self._channel is None or self._ending is not None:
             raise again(self._gone)
+        if self._channel.loop is not asyncio.get_running_loop():
+            if _left_behind(self._channel):
+                raise SandboxGone(_LOOP_ENDED)
+            raise SandboxError(OTHER_LOOP)
         return self._channel
+
+
+def _left_behind(channel: Channel | None) -> bool:
+    """Whether the event loop that served it has ended."""
+    return channel is not None and channel.loop is not None and channel.loop.is_closed()
 
 
 def _consume(task: asyncio.Task[Any]) -> None:

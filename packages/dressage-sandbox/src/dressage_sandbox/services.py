@@ -70,6 +70,7 @@ class BubblewrapService:
             raise InvalidSpec(f"grace_s={grace_s}: must not be negative, and finite")
         if self.running:
             self._channel.send(wire.STOP, self._call, b"%d" % round(grace_s * 1000))
+            self._channel.hurry(self._call)
         return await self.wait(grace_s + _STOP_GUARD_S)
 
     def _ended(self, done: asyncio.Future[Any]) -> None:

@@ -91,7 +91,8 @@ def launch(
         if isinstance(error, OSError):
             raise SandboxStartFailed(f"{error.filename or 'start'}: {error.strerror or error}") from error
         raise
-    return BubblewrapSandbox(record, spec, base_env(spec, interpreter), process, groups, home)
+    env, quota = base_env(spec, interpreter), machine.cgroups.quota(name, spec.limits)
+    return BubblewrapSandbox(record, spec, env, process, groups, home, quota)
 
 
 def _shelf_of(machine: Machine, spec: SandboxSpec, rooted: Rooted | None) -> Shelf:
@@ -127,7 +128,7 @@ async def connect(machine: Machine, records: Records, sandbox: BubblewrapSandbox
     try:
         for server, listener in zip(servers.values(), listeners, strict=True):
             await server.start(listener)
-        channel = await Channel.open(process.control, sandbox.channel_ended, sandbox.death)
+        channel = await Channel.open(process.control, sandbox.channel_ended, sandbox.death, sandbox.quota)
     except BaseException:
         # Not the sandbox's yet, so its end would not reach them.
         for server in servers.values():
