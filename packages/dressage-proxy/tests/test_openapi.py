@@ -1,7 +1,5 @@
 """The control plane against its own OpenAPI description: generated requests, right and wrong ones.
 
-pytestmark = pytest.mark.heavy
-
 DRESSAGE_SCHEMA_EXAMPLES=2000 makes so many for each operation.
 """
 
@@ -38,9 +36,10 @@ FULL_SETTINGS = settings(
 )
 
 
-def served(spawn, toy_folder, tmp_path):
+def served(spawn, toy_folder, tmp_path, shards):
     engine = spawn("dressage_proxy.engine.scripted").ready["url"]
     arguments = ["--tokenizer", toy_folder, "--engine", engine, "--store", tmp_path / "store", "--port", "0"]
+    arguments += ["--shards", str(shards)]
     return spawn("dressage_proxy.cli", "serve", *arguments, "--log-level", "error", DRESSAGE_CONTROL_KEY=KEY)
 
 
@@ -61,9 +60,11 @@ def run(operation, mode, known):
     return sent
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.filterwarnings("ignore")
-def test_every_operation_answers_as_it_is_described(spawn, toy_folder, tmp_path):
-    proxy = served(spawn, toy_folder, tmp_path)
+def test_every_operation_answers_as_it_is_described(spawn, toy_folder, tmp_path, shards):
+    proxy = served(spawn, toy_folder, tmp_path, shards)
     url = proxy.ready["control_url"]
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     with httpx.Client(base_url=url, headers=AUTH, timeout=10, trust_env=False) as http:
