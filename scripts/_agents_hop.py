@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -14,6 +14,9 @@ from dressage_proxy.engine.scripted_http import Message, Receive, Send, read_bod
 from dressage_proxy.replay.traffic import Row, row_from_json
 
 _POLL_S = 0.002
+_READ_S = 0.3
+"""Of a stream that is cut the agent has read what came by then."""
+_EVENT = b"\n\n"
 _OWN = ("host", "content-length", "transfer-encoding", "connection", "accept-encoding")
 
 
@@ -29,26 +32,33 @@ class Asked:
     left: bool = False
     """The agent was gone before the first byte of a reply."""
 
+    def told(self) -> Row:
+        """The request as traffic has it: with what became of its reply."""
+        answer = (
+            "!drop" if self.left else "!cut" if self.cut else f"!{self.status}" if self.status >= 400 else ""
+        )
+        return replace(self.row, answer=answer)
+
 
 @dataclass(slots=True)
 class Hop:
     """An ASGI application in front of the proxy at ``target``.
 
     Model calls are handed on one after the other, so that each one's engine call is known; they run side by
-    side all the same. ``cuts`` has the model calls, by number from 0, whose streams are cut at this part of
-    their bytes: by then the proxy has handed the whole reply over.
+    side all the same. ``cuts`` has the model calls, by number from 0, whose streams are cut, and after how
+    many events (a negative number: so many before the end). By then the proxy has handed the reply over.
     """
 
     engine: ScriptedEngine
     http: httpx.AsyncClient
     agent: str = ""
     run: str = ""
-    cuts: Mapping[int, float] = field(default_factory=dict)
+    cuts: Mapping[int, int] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     calls: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def begin(self, agent: str, run: str, cuts: Mapping[int, float]) -> None:
+    def begin(self, agent: str, run: str, cuts: Mapping[int, int]) -> None:
         """Forget what was asked before."""
         self.agent, self.run, self.cuts, self.asked, self.calls = agent, run, cuts, [], 0
 
@@ -69,6 +79,15 @@ class Hop:
         await asyncio.gather(call, gone, return_exceptions=True)
         if asked.cut:
             raise ConnectionAbortedError("the stream is cut, as told")
+
+    def settle(self) -> list[Asked]:
+        """What was asked. Calls that the agent did not wait for have theirs of the engine, too."""
+        known = {id(one.sampled) for one in self.asked}
+        spare = [call for call in self.engine.requests if call.fault is None and id(call) not in known]
+        for one in self.asked:
+            if one.left and one.sampled is None and spare:
+                one.sampled = spare.pop(0)
+        return self.asked
 
     def _row(self, scope: Message, body: bytes) -> Row:
         headers = {name.decode("latin1"): text.decode("latin1") for name, text in scope["headers"]}
@@ -107,7 +126,7 @@ class Hop:
         return next((call for call in reversed(self.engine.requests[before:]) if call.fault is None), None)
 
     async def _forward(
-        self, asked: Asked, scope: Message, body: bytes, send: Send, cut: float | None = None
+        self, asked: Asked, scope: Message, body: bytes, send: Send, cut: int | None = None
     ) -> None:
         query = scope["query_string"].decode("latin1")
         url = scope["path"] + (f"?{query}" if query else "")
@@ -118,8 +137,10 @@ class Hop:
             await send({"type": "http.response.start", "status": reply.status_code, "headers": told})
             if cut is not None and reply.status_code == 200:
                 whole = await reply.aread()
-                asked.reply, asked.cut = whole[: int(len(whole) * cut)], True
+                events = whole.split(_EVENT)[:-1]
+                asked.reply, asked.cut = b"".join(event + _EVENT for event in events[:cut]), True
                 await send({"type": "http.response.body", "body": asked.reply, "more_body": True})
+                await asyncio.sleep(_READ_S)
                 return
             async for chunk in reply.aiter_raw():
                 asked.reply += chunk

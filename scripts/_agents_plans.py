@@ -1,4 +1,7 @@
-"""What the scripted model says: a plan is a list of steps, and a prompt names its plan as ``@@name@@``."""
+"""What an agent is asked, and what the scripted model says.
+
+A prompt names a plan, a list of steps, as ``@@name@@``; the model takes the next step of the newest one.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dressage_proxy.engine.scripted import Policy
+from dressage_proxy.engine.scripted import Fault, Policy
 from dressage_proxy.replay.answers import odd_ids
 from dressage_tito import ChatCodec
 
+WORKDIR = "/workspace"
+"""Where an agent works."""
 UNPLANNED = "There is no plan for this."
 SIDE_ANSWER = "A Short Line"
 """What is said where no tools are offered and no summary is asked for: a title, say."""
 
 _NAMED = re.compile(r"@@(\w+)@@")
-_SUMMARY = re.compile(r"summar|compact|checkpoint|handoff", re.IGNORECASE)
+_SUMMARY = re.compile(r"detailed summary|checkpoint compaction|compaction", re.IGNORECASE)
+_REMEMBERED = re.compile(r'"\w*_id":\s*"([^"]+)"')
+"""An id in a tool's result: the newest one takes the place of ``@id@`` in a call."""
 _ROLE = re.compile(r"<\|im_start\|>(system|user|assistant)\n?")
 _RESULT = re.compile(r"<tool_response>.*?</tool_response>", re.DOTALL)
 
@@ -40,6 +47,20 @@ Step: TypeAlias = str | Sequence[str | Tool]
 """A reply: text, or texts and calls."""
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What an agent is to do, and what happens to it meanwhile."""
+
+    prompts: tuple[str, ...]
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Of the proxy's session; its context window is what the agent is told, too."""
+    faults: tuple[Fault, ...] = ()
+    cuts: Mapping[int, int] = field(default_factory=dict)
+    """Model call -> the events of its stream that the agent gets."""
+    kill_first: bool = False
+    """The first turn is cancelled once the engine samples."""
+
+
 @dataclass(slots=True)
 class Script:
     """The plans of one scenario, by name."""
@@ -57,7 +78,7 @@ class Script:
         named = [
             (index, match[1])
             for index, (role, text) in enumerate(turns)
-            if role == "user"
+            if role == "user" or self.summary in text  # some keep the summary as the model's own words
             for match in _NAMED.finditer(text)
             if match[1] in self.plans
         ]
@@ -76,7 +97,9 @@ class Script:
         step = sum(index > place for index in said)
         self.asked.append(f"{name}.{step}")
         plan = self.plans[name]
-        return _thinking(f"step {step} of {name}") + _written(plan[min(step, len(plan) - 1)])
+        said_now = _written(plan[min(step, len(plan) - 1)])
+        ids = [match for result in _RESULT.findall(prompt) for match in _REMEMBERED.findall(result)]
+        return _thinking(f"step {step} of {name}") + said_now.replace("@id@", ids[-1] if ids else "")
 
 
 def _thinking(text: str) -> str:

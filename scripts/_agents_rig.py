@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,10 +13,11 @@ import httpx
 import numpy as np
 from _agents_hop import Asked, Hop
 from _agents_install import FOLDER, INSIDE, Installed
+from _agents_plans import WORKDIR, Job
 from dressage_blackbox_server import AgentAdapter, AgentSession, SessionConfig, TurnRecord
 from dressage_paddock.executor import SandboxExecutor
 from dressage_proxy.client import ProxyClient
-from dressage_proxy.engine.scripted import Fault, Policy, ScriptedEngine, serve_scripted
+from dressage_proxy.engine.scripted import Policy, ScriptedEngine, serve_scripted
 from dressage_proxy.engine.scripted_http import serving
 from dressage_proxy.replay.drive import Replayed, Step
 from dressage_proxy.replay.traffic import Call, runs_from_rows
@@ -29,25 +30,11 @@ from numpy.typing import NDArray
 
 from benchmarks._proxy_rig import Proxied, proxy, small_tokenizer_folder
 
-WORKDIR = "/workspace"
 _WINDOW = 1 << 20
 _TOLD_WINDOW = 400_000  # the toy tokenizer makes three times the tokens of a real one
 _TIMEOUT_S = 120.0
 _GIB = 1 << 30
 _LIMITS = Limits(memory_bytes=4 * _GIB, pids=512, open_files=4096, disk_bytes=_GIB, timeout_s=_TIMEOUT_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What an agent is to do, and what happens to it meanwhile."""
-
-    prompts: tuple[str, ...]
-    limits: Mapping[str, int] = field(default_factory=dict)
-    """Of the proxy's session; its context window is what the agent is told, too."""
-    faults: tuple[Fault, ...] = ()
-    cuts: Mapping[int, float] = field(default_factory=dict)
-    kill_first: bool = False
-    """The first turn is cancelled once the engine samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +118,31 @@ class Rig:
         with FilesStore(self.proxied.store, read_only=True) as store:
             records = list(store.records(session_id))
             trajectory = store.read(session_id)
-        asked = [one for one in self.hop.asked if one.row.dialect is not None]
-        run = runs_from_rows([one.row for one in self.hop.asked])[0]
-        steps = [_step(one, call) for one, call in zip(asked, run.calls, strict=True)]
+        asked = [one for one in self.hop.settle() if one.row.dialect is not None]
+        run = runs_from_rows([one.told() for one in self.hop.asked])[0]
+        steps = [_step(one, call, self.codec) for one, call in zip(asked, run.calls, strict=True)]
         report = audit(records, trajectory)
         return Replayed(run, steps, [], tree_from_records(records), trajectory, report)
 
 
-def _step(asked: Asked, call: Call) -> Step:
+def _step(asked: Asked, call: Call, codec: ChatCodec) -> Step:
     step = Step(call, asked.status, left=asked.left)
     if asked.sampled is not None:
         step.rid = asked.sampled.rid
         step.prompt = _array(asked.sampled.input_ids)
         step.sampled = _array(asked.sampled.output_ids)
-        step.kept = 1 if asked.cut else None  # how much the agent kept of it is the agent's matter
+        if asked.cut and not _kept_whole(codec, call, asked.sampled.output_ids):
+            step.kept = 1  # how much the agent kept of it is the agent's matter
     return step
+
+
+def _kept_whole(codec: ChatCodec, call: Call, ids: Sequence[int]) -> bool:
+    """Whether the agent goes on from all that was said, though its stream was cut."""
+    if call.echo is None or call.request is None:
+        return False
+    said = codec.parse(ids, reasoning_open=False, finish_reason="stop", tools=call.request.tools)
+    calls = call.echo.get("tool_calls") or []
+    return len(calls) == len(said.tool_calls) and (call.echo.get("content") or "").strip() == said.content
 
 
 def _array(ids: Sequence[int]) -> NDArray[np.int32]:

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from _agents_plans import Script, Step, Tool
-from _agents_rig import WORKDIR, Job
+from _agents_hands import HANDS, Hands
+from _agents_plans import Job, Script, Step, Tool
 from dressage_blackbox_server import TurnOutcome
+from dressage_proxy.engine.scripted import Fault
 
 OK = TurnOutcome.OK
-FAILED = TurnOutcome.AGENT_FAILED
 FILE = "hello.txt"
 CONTENT = "hello"
-
-
-@dataclass(frozen=True, slots=True)
-class Hands:
-    """How an agent's own tools are called."""
-
-    shell: Callable[[str], Tool]
-    write: Callable[[str, str], Tool]
-    spawn: Callable[[str], Sequence[Step]] | None = None
-    """The steps by which it has a sub-agent do a prompt."""
-
-
-HANDS: Mapping[str, Hands] = {
-    "claude_code": Hands(
-        lambda line: Tool("Bash", {"command": line, "description": "run"}),
-        lambda name, text: Tool("Write", {"file_path": f"{WORKDIR}/{name}", "content": text}),
-        lambda prompt: [
-            [Tool("Agent", {"description": "part", "prompt": prompt, "subagent_type": "general-purpose"})]
-        ],
-    ),
-    "codex": Hands(
-        lambda line: Tool("exec_command", {"cmd": line}),
-        lambda name, text: Tool("exec_command", {"cmd": f"printf %s '{text}' > {name}"}),
-        lambda prompt: [[Tool("multi_agent_v1__spawn_agent", {"message": prompt})]],
-    ),
-    "opencode": Hands(
-        lambda line: Tool("bash", {"command": line, "description": "run"}),
-        lambda name, text: Tool("write", {"filePath": f"{WORKDIR}/{name}", "content": text}),
-        lambda prompt: [
-            [Tool("task", {"description": "part", "prompt": prompt, "subagent_type": "general"})]
-        ],
-    ),
-    "openclaw": Hands(
-        lambda line: Tool("exec", {"command": line}),
-        lambda name, text: Tool("write", {"path": f"{WORKDIR}/{name}", "content": text}),
-    ),
-}
+AGAIN = "retry|undelivered"
+"""An agent may ask the very same again, or tell the model that the stream broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +23,15 @@ class Expected:
     and no loss that the requests do not explain."""
 
     outcomes: tuple[TurnOutcome, ...] = (OK,)
-    finals: tuple[str, ...] = ("Finished.",)
+    finals: tuple[str, ...] | None = ("Finished.",)
+    """Each turn's text; None: whatever it says."""
     files: Mapping[str, str] = field(default_factory=dict)
     main: tuple[int, int] = (1, 1)
     """Fewest and most main branches."""
     kinds: tuple[str, ...] = ()
     """Kinds of branches that must be among the segments."""
     lost: tuple[str, ...] = ()
-    """Causes under which tokens have to be lost; under no other may any be."""
-    helpers: bool = False
+    """Causes under which tokens have to be lost; under no other may any be. "a|b": under one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +41,8 @@ class Scenario:
     job: Job
     script: Script
     expected: Expected = Expected()
+    why: str = ""
+    """Why this agent's row is another than the rest's."""
 
 
 def plain(hands: Hands) -> Scenario:
@@ -101,13 +68,139 @@ def resume(hands: Hands) -> Scenario:
     return Scenario(Job(("Write a file. @@one@@", "Read it. @@two@@")), script, expected)
 
 
+def parallel(hands: Hands) -> Scenario:
+    """Three calls in one reply."""
+    plan: list[Step] = [
+        [hands.write(FILE, CONTENT), hands.shell("echo one"), hands.shell("echo two")],
+        "Finished.",
+    ]
+    return Scenario(
+        Job(("Do it all at once. @@one@@",)), Script({"one": plan}), Expected(files={FILE: CONTENT})
+    )
+
+
+def unknown_tool(hands: Hands) -> Scenario:
+    """A call of a tool that is not there, then one that is."""
+    plan: list[Step] = [[Tool("nosuchtool", {"x": 1})], [hands.write(FILE, CONTENT)], "Finished."]
+    return Scenario(Job(("Try. @@one@@",)), Script({"one": plan}), Expected(files={FILE: CONTENT}))
+
+
+def bad_arguments(hands: Hands) -> Scenario:
+    """A call that lacks what its tool needs, then a good one."""
+    empty = Tool(hands.shell("").name, {})
+    plan: list[Step] = [["I try.", empty], [hands.write(FILE, CONTENT)], "Finished."]
+    return Scenario(Job(("Try. @@one@@",)), Script({"one": plan}), Expected(files={FILE: CONTENT}))
+
+
+def bad_json(hands: Hands) -> Scenario:
+    """A call that is no JSON: the proxy hands it out as the text that it is, and that ends the turn."""
+    broken = replace(hands.shell("echo one"), broken=True)
+    text = f"I try.\n{broken.text()}"
+    return Scenario(Job(("Try. @@one@@",)), Script({"one": [text]}), Expected(finals=(text,)))
+
+
+def subagent(hands: Hands) -> Scenario | None:
+    """A part of the task is given to a sub-agent, which uses a tool."""
+    if hands.spawn is None:
+        return None
+    part: list[Step] = [[hands.write(FILE, CONTENT)], "The part is done."]
+    plan = [*hands.spawn("Do this part. @@part@@"), "Finished."]
+    expected = Expected(files={FILE: CONTENT}, kinds=("subagent",))
+    return Scenario(Job(("Have it done. @@one@@",)), Script({"one": plan, "part": part}), expected)
+
+
+def compaction(hands: Hands) -> Scenario:
+    """A small window that fills up: the agent sums up and goes on."""
+    big: list[Step] = [[hands.shell(f"seq {n} {n + 2500}")] for n in range(1, 12)]
+    write = [hands.write(FILE, CONTENT)]
+    script = Script({"one": [*big, "Finished."], "after": [write, write, "Finished."]})
+    # An agent may keep its newest turn behind the summary: then it starts at the second step.
+    script.summary = "It was worked on. Go on with @@after@@"
+    job = Job(("Work on it. @@one@@",), limits={"context_window": hands.window})
+    return Scenario(job, script, Expected(files={FILE: CONTENT}, main=(1, 3), kinds=("compaction",)))
+
+
+def busy(hands: Hands) -> Scenario:
+    """The engine answers 503 three times: the proxy waits for it."""
+    plain = tool(hands)
+    return replace(plain, job=replace(plain.job, faults=(Fault.UNAVAILABLE,) * 3))
+
+
+def down(hands: Hands) -> Scenario:
+    """The engine answers 503 for longer than the proxy waits: the agent asks again."""
+    plain = tool(hands)
+    return replace(plain, job=replace(plain.job, faults=(Fault.UNAVAILABLE,) * 7))
+
+
+def cut_early(hands: Hands) -> Scenario:
+    """The stream of the second reply ends at its beginning."""
+    return cut(hands, 1)
+
+
+def cut_begun(hands: Hands) -> Scenario | None:
+    """The stream of the second reply ends in its text."""
+    return None if hands.begun is None else cut(hands, hands.begun)
+
+
+def cut_told(hands: Hands) -> Scenario:
+    """The stream of the second reply ends behind its text, before its call."""
+    return cut(hands, hands.told)
+
+
+def cut_late(hands: Hands) -> Scenario:
+    """The stream of the second reply ends before its last event: the call is whole."""
+    return cut(hands, -1)
+
+
+def cut(hands: Hands, events: int) -> Scenario:
+    """The stream of the second reply ends after so many events. What the agent makes of that differs; in the
+    end it has written its file."""
+    write = hands.write(FILE, CONTENT)
+    plan: list[Step] = [[hands.shell("echo one")], ["Now I write it down.", write], [write], "Finished."]
+    job = Job(("Write a file. @@one@@",), cuts={1: events})
+    return Scenario(job, Script({"one": plan}), Expected(files={FILE: CONTENT}, lost=(AGAIN,)))
+
+
+def killed(hands: Hands) -> Scenario:
+    """The program is killed while the engine samples; a second turn goes on."""
+    script = Script({"one": ["Never told."], "two": [[hands.write(FILE, CONTENT)], "Finished."]})
+    outcomes = (TurnOutcome.CANCELLED, OK)
+    expected = Expected(outcomes, ("", "Finished."), {FILE: CONTENT}, lost=("undelivered",))
+    return Scenario(Job(("Wait. @@one@@", "Write it. @@two@@"), kill_first=True), script, expected)
+
+
+def length(hands: Hands) -> Scenario:
+    """A reply that is cut by its length."""
+    plan: list[Step] = ["This goes " + "on and on " * 200, [hands.write(FILE, CONTENT)], "Finished."]
+    job = Job(("Write a file. @@one@@",), limits={"max_output_tokens": 120})
+    return Scenario(job, Script({"one": plan}), Expected(files={FILE: CONTENT}))
+
+
 SCENARIOS: Mapping[str, Callable[[Hands], Scenario | None]] = {
     "plain": plain,
     "tool": tool,
     "resume": resume,
+    "parallel": parallel,
+    "unknown-tool": unknown_tool,
+    "bad-arguments": bad_arguments,
+    "bad-json": bad_json,
+    "subagent": subagent,
+    "compaction": compaction,
+    "busy": busy,
+    "down": down,
+    "cut-early": cut_early,
+    "cut-begun": cut_begun,
+    "cut-told": cut_told,
+    "cut-late": cut_late,
+    "killed": killed,
+    "length": length,
 }
 
 
 def scenario(agent: str, name: str) -> Scenario | None:
     """One row; None where the agent has no such thing."""
-    return SCENARIOS[name](HANDS[agent])
+    hands = HANDS[agent]
+    found, difference = SCENARIOS[name](hands), hands.differs.get(name)
+    if found is None or difference is None:
+        return found
+    return replace(found, expected=replace(found.expected, **difference.expected), why=difference.why)

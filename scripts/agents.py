@@ -19,11 +19,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from _agents_hands import HANDS
 from _agents_install import Installed, InstallError, install
 from _agents_judge import Row, judge, table
 from _agents_plans import policy
 from _agents_rig import Done, Rig, rig
-from _agents_scenarios import HANDS, SCENARIOS, scenario
+from _agents_scenarios import SCENARIOS, scenario
 from dressage_blackbox_server import AgentAdapter, BlackboxError, known_agents
 from dressage_proxy.errors import ProxyError
 from dressage_sandbox.errors import SandboxError
@@ -44,7 +45,7 @@ async def run_row(
     except (BlackboxError, ProxyError, SandboxError, TimeoutError) as error:
         problem = f"{type(error).__name__}: {error}"
         return Row(adapter.name, name, time.monotonic() - started, problems=(problem,))
-    row = judge(adapter.name, name, done, wanted.expected, time.monotonic() - started)
+    row = judge(adapter.name, name, done, wanted, time.monotonic() - started)
     if verbose:
         _tell(done, wanted.script.asked)
     return row
