@@ -110,12 +110,12 @@ COMPACTION_MARKS = (
 """The same in calls that shorten a history."""
 
 SHORTENING_PROMPTS = (
-    re.compile(rf"\W{{0,20}}[^\n]{{0,100}}\bsummar(?:y|i[sz]e|i[sz]ation)\b[^\n]{{0,60}}{_TALK}", re.IGNORECASE),
-    re.compile(rf"\W{{0,20}}Analy[sz]e the (?:following )?{_TALK}[^\n]{{0,60}}\b(?:extract|summar)", re.IGNORECASE),
+    re.compile(rf".{{0,120}}\bsummar(?:y|i[sz]e|i[sz]ation)\b[^\n]{{0,60}}{_TALK}", re.IGNORECASE),
+    re.compile(rf"Analy[sz]e the (?:following )?{_TALK}[^\n]{{0,60}}\b(?:extract|summar)", re.IGNORECASE),
     re.compile(r"(?:<role>\s*)?Context Extraction Assistant\b"),
 )
-"""Starts of the first or last message of calls without tools that shorten the history of a main branch, as
-client libraries ask for it. Who starts with such a call may have been asked for just that."""
+"""Starts, stripped, of the first or last message of calls without tools that shorten a main branch's history,
+as client libraries ask for it. Who starts with such a call may have been asked for just that."""
 
 _FLATTENED_MARK = "<conversation>\n"
 _FLATTENED = re.compile(rf".{{0,400}}?(?:^|\n){_FLATTENED_MARK}", re.DOTALL)
@@ -284,7 +284,8 @@ def _first_question(raw: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _begins(message: Mapping[str, Any], marks: Sequence[re.Pattern[str]]) -> bool:
-    return any(mark.match(text) for text in text_blocks(message) for mark in marks)
+    texts = [text.lstrip() for text in text_blocks(message)]
+    return any(mark.match(text) for text in texts for mark in marks)
 
 
 def _under(roots: Sequence[Turn], system_key: str) -> bool:
