@@ -120,6 +120,25 @@ def test_a_call_whose_text_is_no_object_is_kept_as_text() -> None:
         assert (call.arguments, call.arguments_text) == ({}, text)
 
 
+@pytest.mark.parametrize("text", ["[1]", "null", "NaN", "1", '"x"', "{'a': 1}", "[" * 9000, "9" * 5000, ""])
+def test_text_that_is_no_object_survives_the_wire_as_it_was_written(text: str) -> None:
+    said = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
+    message = message_from_json(said)
+    assert message_from_json(message_to_json(message)) == message
+    assert wire_arguments(message.tool_calls[0]) == text or not text
+
+
+def test_arguments_that_are_nested_too_deeply_for_this_interpreter_are_given_as_they_were_written() -> None:
+    text = '{"a": ' * 5000 + "{}" + "}" * 5000
+    assert wire_arguments(ToolCall("", "f", {"a": {}}, text)) == text
+    deep: dict[str, object] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    said = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": deep}}]}
+    with pytest.raises(MessageError, match=r"tool_calls\[0\]\.function\.arguments.*nested too deeply"):
+        message_from_json(said)
+
+
 def test_arguments_that_the_schema_retyped_are_written_anew() -> None:
     assert wire_arguments(ToolCall("", "f", {"n": 7}, '{"n": "7"}')) == '{"n": 7}'
     assert wire_arguments(ToolCall("", "f", {"n": "é"}, '{"n":"\\u00e9"}')) == '{"n":"\\u00e9"}'

@@ -78,14 +78,26 @@ def message_to_json(message: Message) -> dict[str, Any]:
 
 
 def wire_arguments(call: ToolCall) -> str:
-    """A call's arguments as JSON text: the original text, unless the schema gave an argument another type."""
+    """A call's arguments as JSON text: the original text, unless the schema gave an argument another type.
+
+    Text that is no JSON object is given as it was written, where there are no arguments beside it.
+    """
     try:
-        if json.loads(call.arguments_text) == dict(call.arguments):
-            return call.arguments_text
+        kept = _says(call)
+    except RecursionError:
+        return call.arguments_text  # what is nested so deeply can be written in no other way either
+    return call.arguments_text if kept else json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def _says(call: ToolCall) -> bool:
+    """Whether a call's text says what its arguments are."""
+    try:
+        said = json.loads(call.arguments_text)
     except ValueError:
-        if call.arguments_text and not call.arguments:
-            return call.arguments_text
-    return json.dumps(dict(call.arguments), ensure_ascii=False)
+        said = None
+    if isinstance(said, dict):
+        return said == dict(call.arguments)
+    return bool(call.arguments_text) and not call.arguments
 
 
 def _kind(value: object) -> str:
@@ -165,7 +177,10 @@ def _arguments(value: object, where: str) -> tuple[dict[str, Any], str]:
     if value is None or value == "":
         return {}, "{}"
     if isinstance(value, Mapping):
-        return dict(value), json.dumps(dict(value), ensure_ascii=False)
+        try:
+            return dict(value), json.dumps(dict(value), ensure_ascii=False)
+        except RecursionError as error:
+            raise MessageError(where, "are nested too deeply; send them as text") from error
     if not isinstance(value, str):
         raise MessageError(where, f"is {_kind(value)}; send a JSON object as text")
     _utf8(value, where)
