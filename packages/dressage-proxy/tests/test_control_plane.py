@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Sized
+from dataclasses import fields
 from types import SimpleNamespace
 
 import httpx
@@ -266,6 +268,21 @@ async def test_segments_are_frames_of_safetensors_and_reading_removes_nothing(ri
     segments = [segment_from_bytes(buffer) for buffer in iter_frames(first.content)]
     assert [s.token_ids.tolist() for s in segments] == [s.token_ids.tolist() for s in trajectory.segments]
     assert sum(segment.anchor for segment in segments) == 1
+
+
+async def test_a_session_that_has_ended_keeps_nothing_of_its_conversation_in_memory(rig, call, shell):
+    """It may wait long for its ack, and many do at once."""
+    rig.script(call(command="ls"), "done")
+    session = await rig.open()
+    first = await rig.chat(session, "hi", tools=[shell])
+    message = first.choices[0].message.model_dump(exclude_none=True)
+    answer = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "a"}
+    await rig.chat(session, "hi", message, answer, tools=[shell])
+    live = rig.proxy.sessions.find(session)
+    full = [field.name for field in fields(live) if isinstance(getattr(live, field.name), Sized)]
+    assert live.reply_keys
+    await rig.end(session)
+    assert {name for name in full if len(getattr(live, name))} <= {"sampling", "labels", "thinking"}
 
 
 async def test_only_an_ack_of_the_right_generation_lets_the_proxy_forget(rig):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dressage_segments import Final, Trajectory, TrajectoryTree, final_to_record, finalize, tree_from_records
 from dressage_store import NotFoundError, StoreError
 
-from dressage_proxy.echoes import Echoes
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.pipeline import Pipeline
 from dressage_proxy.session import Session, State, Summary
@@ -80,8 +79,5 @@ class Endings:
         )
         session.state = State.FINALIZED
         self.pipeline.forget(session.id)
-        session.tree = TrajectoryTree(session.info)
-        session.recents.clear()
-        session.memo.clear()
-        session.echoes = Echoes()
+        session.forget_conversation()
         return session.final

@@ -112,6 +112,14 @@ class Session:
             return "with another outcome, the first stays"
         return ""
 
+    def forget_conversation(self) -> None:
+        """It has ended: its counts are all that is asked of it from now on."""
+        self.tree = TrajectoryTree(self.info)
+        self.echoes = Echoes()
+        self.hooked = HookMemory()
+        for kept in (self.recents, self.memo, self.reply_keys, self.native_ids, self.pinned, self.covered):
+            kept.clear()
+
     def wire_id(self) -> str:
         """A new tool-call id, unique in the session and alphanumeric: agents strip other characters."""
         while True:
