@@ -282,7 +282,7 @@ async def test_a_session_that_has_ended_keeps_nothing_of_its_conversation_in_mem
     full = [field.name for field in fields(live) if isinstance(getattr(live, field.name), Sized)]
     assert live.reply_keys
     await rig.end(session)
-    assert {name for name in full if len(getattr(live, name))} <= {"sampling", "labels", "thinking"}
+    assert {name for name in full if len(getattr(live, name))} <= {"sampling", "labels", "thinking", "state"}
 
 
 async def test_only_an_ack_of_the_right_generation_lets_the_proxy_forget(rig):
