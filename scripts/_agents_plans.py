@@ -1,6 +1,7 @@
 """What an agent is asked, and what the scripted model says.
 
-A prompt names a plan, a list of steps, as ``@@name@@``; the model takes the next step of the newest one.
+A prompt names a plan, a list of steps, as ``@@name@@``; the model takes the next step of the last
+one of the script's that it finds. Who offers no tools, or asks for a summary, gets one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ from dressage_tito import ChatCodec
 WORKDIR = "/workspace"
 """Where an agent works."""
 UNPLANNED = "There is no plan for this."
-SIDE_ANSWER = "A Short Line"
-"""What is said where no tools are offered and no summary is asked for: a title, say."""
-
 _NAMED = re.compile(r"@@(\w+)@@")
 _SUMMARY = re.compile(r"detailed summary|checkpoint compaction|compaction", re.IGNORECASE)
 _REMEMBERED = re.compile(r'"\w*_id":\s*"([^"]+)"')
@@ -48,6 +46,18 @@ Step: TypeAlias = str | Sequence[str | Tool]
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """A plan of two steps: ``first`` until the conversation has it, then ``last``. For a history of which an
+    agent may have kept any number of replies."""
+
+    first: Step
+    last: Step
+
+
+Plan: TypeAlias = Sequence[Step] | Once
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What an agent is to do, and what happens to it meanwhile."""
 
@@ -65,7 +75,7 @@ class Job:
 class Script:
     """The plans of one scenario, by name."""
 
-    plans: Mapping[str, Sequence[Step]]
+    plans: Mapping[str, Plan]
     summary: str = "What was done so far was done well."
     asked: list[str] = field(default_factory=list)
     """For each reply, the plan and the number of its step."""
@@ -74,32 +84,38 @@ class Script:
         """The reply to a prompt in the toy template's text."""
         parts = _ROLE.split(prompt)[1:]
         turns = [(role, _RESULT.sub("", text)) for role, text in zip(parts[::2], parts[1::2], strict=True)]
-        said = [index for index, (role, _) in enumerate(turns) if role == "assistant"][:-1]
+        order = list(self.plans)
         named = [
-            (index, match[1])
+            (order.index(match[1]), index)
             for index, (role, text) in enumerate(turns)
             if role == "user" or self.summary in text  # some keep the summary as the model's own words
             for match in _NAMED.finditer(text)
             if match[1] in self.plans
         ]
         asked = turns[-2][1] if turns[-2][0] == "user" else ""
-        newest = not named or named[-1][0] < len(turns) - 2
-        if newest and _SUMMARY.search(asked):
+        new = any(place == len(turns) - 2 for _, place in named)
+        if "You can call these tools:" not in parts[1] or (_SUMMARY.search(asked) and not new):
             self.asked.append("summary")
             return _thinking("summing up") + self.summary
-        if not parts[1].count("You can call these tools:"):
-            self.asked.append("side")
-            return SIDE_ANSWER
         if not named:
             self.asked.append("unplanned")
             return UNPLANNED
-        place, name = named[-1]
-        step = sum(index > place for index in said)
+        newest, place = max(named)
+        name = order[newest]
+        later = [text for role, text in turns[place + 1 : -1] if role == "assistant"]
+        step, said = _next(self.plans[name], later)
         self.asked.append(f"{name}.{step}")
-        plan = self.plans[name]
-        said_now = _written(plan[min(step, len(plan) - 1)])
+        said_now = _written(said)
         ids = [match for result in _RESULT.findall(prompt) for match in _REMEMBERED.findall(result)]
         return _thinking(f"step {step} of {name}") + said_now.replace("@id@", ids[-1] if ids else "")
+
+
+def _next(plan: Plan, later: Sequence[str]) -> tuple[int, Step]:
+    """The step that comes after these replies, and its number."""
+    if isinstance(plan, Once):
+        done = any(_written(plan.first) in text for text in later)
+        return int(done), plan.last if done else plan.first
+    return len(later), plan[min(len(later), len(plan) - 1)]
 
 
 def _thinking(text: str) -> str:

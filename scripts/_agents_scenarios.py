@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from _agents_hands import HANDS, Hands
-from _agents_plans import Job, Script, Step, Tool
+from _agents_plans import Job, Once, Script, Step, Tool
 from dressage_blackbox_server import TurnOutcome
 from dressage_proxy.engine.scripted import Fault
 
@@ -112,9 +112,8 @@ def subagent(hands: Hands) -> Scenario | None:
 def compaction(hands: Hands) -> Scenario:
     """A small window that fills up: the agent sums up and goes on."""
     big: list[Step] = [[hands.shell(f"seq {n} {n + 2500}")] for n in range(1, 12)]
-    write = [hands.write(FILE, CONTENT)]
-    script = Script({"one": [*big, "Finished."], "after": [write, write, "Finished."]})
-    # An agent may keep its newest turn behind the summary: then it starts at the second step.
+    write: Step = [hands.write(FILE, CONTENT)]
+    script = Script({"one": [*big, "Finished."], "after": Once(write, "Finished.")})
     script.summary = "It was worked on. Go on with @@after@@"
     job = Job(("Work on it. @@one@@",), limits={"context_window": hands.window})
     return Scenario(job, script, Expected(files={FILE: CONTENT}, main=(1, 3), kinds=("compaction",)))

@@ -11,7 +11,7 @@ from _agents_hands import HANDS
 from _agents_hop import Hop
 from _agents_install import InstallError, check_node
 from _agents_judge import Row, table
-from _agents_plans import SIDE_ANSWER, UNPLANNED, Script, Tool, policy
+from _agents_plans import UNPLANNED, Once, Script, Tool, policy
 from _agents_scenarios import SCENARIOS, Expected, scenario
 from dressage_blackbox_server import known_agents
 from dressage_proxy.engine.scripted import ScriptedEngine
@@ -60,13 +60,20 @@ def spoken(reply):
         ([user("a detailed summary is wanted: @@one@@")], "first"),
     ],
 )
-def test_a_prompt_is_answered_by_the_next_step_of_the_plan_that_it_names_last(codec, messages, reply):
+def test_a_prompt_is_answered_by_the_next_step_of_the_last_plan_that_it_names(codec, messages, reply):
     prompt = codec.decode(prompted(codec, messages))
     assert spoken(Script(PLANS).reply(prompt)).startswith(reply)
 
 
-def test_a_prompt_without_tools_gets_a_title_and_an_id_of_a_result_is_used_in_the_next_call(codec):
-    assert Script(PLANS).reply(codec.decode(prompted(codec, [user("@@one@@")], None))) == SIDE_ANSWER
+def test_a_prompt_without_tools_gets_the_summary_whose_plan_comes_before_the_first_one(codec):
+    script = Script({**PLANS, "after": Once("a", "b")}, summary="It was done. @@after@@")
+    assert spoken(script.reply(codec.decode(prompted(codec, [user("x")], None)))) == script.summary
+    kept = [said(script.summary), user("go on @@one@@"), *[said("x"), user("on")] * 3]
+    assert spoken(script.reply(codec.decode(prompted(codec, kept)))) == "a"
+    assert spoken(script.reply(codec.decode(prompted(codec, [*kept, said("a"), user("on")])))) == "b"
+
+
+def test_an_id_of_a_result_is_used_in_the_next_call(codec):
     result = {"role": "tool", "content": '{"agent_id": "a-7"}', "tool_call_id": "c"}
     call = {"id": "c", "type": "function", "function": {"name": "shell", "arguments": "{}"}}
     messages = [user("@@one@@"), {**said(""), "tool_calls": [call]}, result]
