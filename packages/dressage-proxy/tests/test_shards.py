@@ -82,6 +82,24 @@ def test_a_store_says_how_many_shards_it_was_made_with(tmp_path):
         check_shards(tmp_path / "old", 2)
 
 
+def test_the_number_of_shards_survives_a_start_that_is_killed_or_finds_the_disk_full(tmp_path, monkeypatch):
+    check_shards(tmp_path, 2)
+
+    def full(*_args, **_more):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("dressage_proxy.options.replace_file", full)
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    check_shards(tmp_path, 2)  # it says so already: nothing is written
+    with pytest.raises(ConfigError, match="no space left"):
+        check_shards(tmp_path / "new", 2)
+    monkeypatch.undo()
+    assert not (tmp_path / "new" / "shards").exists()
+    (tmp_path / "shards").write_text("")
+    with pytest.raises(ConfigError, match="holds no number: write"):
+        check_shards(tmp_path, 2)
+
+
 async def given_away(*pieces, close=False):
     """What path a connection was given away with, and the bytes that were there to read then."""
     taken = asyncio.get_running_loop().create_future()

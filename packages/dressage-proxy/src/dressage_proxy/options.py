@@ -8,7 +8,7 @@ import os
 import socket
 from pathlib import Path
 
-from dressage_store import FilesStore, StoreError
+from dressage_store import FilesStore, StoreError, replace_file
 from dressage_tito import ChatCodec, TitoError
 from pydantic import ValidationError
 
@@ -121,10 +121,15 @@ def check_shards(root: Path, shards: int) -> None:
     path = root / _SHARDS_FILE
     try:
         root.mkdir(parents=True, exist_ok=True)
-        made = int(path.read_text(encoding="ascii")) if path.exists() else 1 if _used(root) else shards
-        if made == shards and shards > 1:
-            path.write_text(f"{shards}\n", encoding="ascii")
-    except (OSError, ValueError) as error:
+        marked = path.exists()
+        made = int(path.read_text(encoding="ascii")) if marked else 1 if _used(root) else shards
+        if made == shards and shards > 1 and not marked:
+            replace_file(path, f"{shards}\n".encode(), fsync=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"--store: {path} holds no number: write into it how many folders shard-0, shard-1, … there are"
+        ) from error
+    except OSError as error:
         raise ConfigError(f"--store: {path}: {error}") from error
     if made != shards:
         raise ConfigError(f"--shards {shards}: this store was made with {made}; use that, or a new folder")
