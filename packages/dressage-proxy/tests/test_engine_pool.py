@@ -69,6 +69,28 @@ async def test_workers_that_come_and_go_are_seen(make_rig):
         await until(lambda: set(pool.urls) == {"http://two", "http://three"})
 
 
+async def test_of_a_worker_that_left_nothing_is_kept_and_the_log_says_so(make_rig, caplog):
+    engine = ScriptedEngine()
+    router = ScriptedRouter()
+    async with serve_scripted(engine) as url, serve_scripted_router(router) as router_url:
+        worker = router.add(url)
+        rig = await make_rig(engine=engine, engines=(), router=router_url, router_refresh_s=0.02)
+        pool = rig.proxy.engines
+        session = await rig.open()
+        await rig.chat(session, "hi")
+        pool._failed[url] = 3
+        del router.workers[worker]
+        await until(lambda: not pool.urls)
+        assert not pool._client._data._idle
+        assert not pool._failed, "what it was before says nothing of what comes back"
+        assert "none is left" in caplog.text
+        refused = await rig.post(session, {"messages": [{"role": "user", "content": "again"}]})
+        assert refused.status_code == 503
+        router.add(url)
+        await until(lambda: pool.urls == (url,))
+        await rig.chat(session, "again")
+
+
 async def test_engines_stay_while_the_router_is_away():
     router = ScriptedRouter("http://one")
     async with serve_scripted_router(router) as url, EnginePool(PoolOptions((), url, refresh_s=0.01)) as pool:

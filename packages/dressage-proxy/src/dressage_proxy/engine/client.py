@@ -58,6 +58,10 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def forget(self, engine: str) -> None:
+        """An engine is gone: keep no connection to it; what is under way goes on."""
+        self._data.forget(engine)
+
     async def begin(self, engine: str, call: Call) -> Exchange:
         """Make one call, once; its reply is read by :meth:`result`. Raises PassingEngineError where no
         connection is made."""

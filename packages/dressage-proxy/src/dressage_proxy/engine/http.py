@@ -142,6 +142,12 @@ class HttpPool:
         for connection in list(self._open):
             connection.close()
 
+    def forget(self, base: str) -> None:
+        """Close the connections there that nobody uses, and keep nothing of them."""
+        self._origins.pop(base, None)
+        for connection in self._idle.pop(base, ()):
+            connection.close()
+
     def _kept(self, base: str) -> _Connection | None:
         """The connection that was used last, if it is still good."""
         idle = self._idle.get(base, [])

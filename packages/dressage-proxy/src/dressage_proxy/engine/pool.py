@@ -202,11 +202,20 @@ class EnginePool:
                 raise
             log.warning("%s; the engines known before stay", error)
             return
-        wanted = {*found, *self._options.urls}
-        for new in wanted:
+        self._take({*found, *self._options.urls})
+
+    def _take(self, wanted: Collection[str]) -> None:
+        """These are the engines now."""
+        for new in sorted(set(wanted) - set(self.urls)):
+            log.info("engine %s is a worker of the router now", new)
             self._book.add(new)
-        for gone in set(self.urls) - wanted:
+        for gone in sorted(set(self.urls) - set(wanted)):
             self._book.remove(gone)
+            self._client.forget(gone)
+            self._away.pop(gone, None)
+            self._failed.pop(gone, None)
+            left = "" if self.urls else ": none is left, calls are told to come again"
+            log.warning("engine %s is no healthy worker of the router any more%s", gone, left)
 
     async def _watch_router(self) -> None:
         while True:
