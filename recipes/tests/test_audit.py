@@ -81,7 +81,14 @@ def test_an_unfinished_session_is_a_doubt_only_when_the_run_is_over(run):
 
 @pytest.mark.parametrize(
     ("summary", "holds"),
-    [('{"trained_tokens": 6}', True), ('{"trained_tokens": 7}', False), ("[]", False), ("{", False)],
+    [
+        ('{"trained_tokens": 6}', True),
+        ('{"trained_tokens": 7}', False),
+        ("[]", False),
+        ("{", False),
+        ("[" * 100_000, False),
+    ],
+    ids=["the same count", "another count", "no object", "no JSON", "too deep"],
 )
 def test_a_summary_that_the_store_does_not_bear_out_is_a_doubt(run, summary, holds):
     folder, store = run

@@ -36,6 +36,7 @@ def test_what_ships_is_valid_and_survives_being_written(name: str, tmp_path: Pat
         ("out = 3\n[tasks.weights]\nread = 1", "out"),
         ("[tasks.weights]\nread = 1\n[engine]\nthreads = 100000", "engine.threads"),
         ("steps =", "no TOML"),
+        pytest.param("steps = " + "[" * 100_000, "no TOML", id="too deep"),
     ],
 )
 def test_a_wrong_field_is_named(text: str, named: str, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def _against(summary: Path, result: RunAudit) -> Iterator[Doubt]:
         return
     try:
         said = json.loads(summary.read_bytes()).get("trained_tokens", result.trained_tokens)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         yield Doubt("", Promise.P2, f"{SUMMARY_FILE} cannot be read: {error}")
         return
     if said != result.trained_tokens:

@@ -193,7 +193,7 @@ def load_config(source: Path | str) -> LocalConfig:
             raise UsageError(f"{source}: cannot be read: {error}", fix="name a TOML file") from error
     try:
         config = LocalConfig.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{source}: is no TOML: {error}", fix="mend that place") from error
     except ValidationError as error:
         raise UsageError(f"{source}: {_named(error)}", fix=_FIX) from error
