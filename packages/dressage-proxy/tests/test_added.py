@@ -78,54 +78,6 @@ async def test_a_stop_string_that_is_put_back_makes_it_no_other_turn(rig, restor
     assert len((await rig.end(session)).segments) == 1
 
 
-CODE = "Thought: look\n<code>\nls()\n"
-TAG = "</code>"
-
-
-@pytest.mark.parametrize("reset", [False, True], ids=["remembered", "read anew"])
-async def test_a_stop_string_behind_a_turn_that_ended_without_it_makes_it_no_other_turn(rig, reset):
-    rig.script("no code", END, END)
-    session = await rig.open()
-    messages = [user("q")]
-    for number in range(3):
-        said = await ask(rig, session, messages, stop=["Observation:", TAG])
-        messages += [assistant(said + TAG), user(f"go on {number}")]
-        if reset:
-            live = rig.proxy.sessions.live(session)
-            live.recents.clear()
-            live.echoes.added.clear()
-    assert TAG not in rig.codec.decode(rig.engine.requests[2].input_ids)
-    turns = rig.tree(session).turns
-    assert [turn.parent for turn in turns] == [-1, 0, 1]
-    assert turns[2].extra["flags"][-1] == "messages[3] is not what was returned as turn 1"
-    (segment,) = (await rig.end(session)).segments
-    assert segment.trained_tokens == sum(len(call.output_ids) for call in rig.engine.requests)
-
-
-@pytest.mark.parametrize("put", [f"{TAG}\nCalling tools: ls", f"{TAG}ls", f"{TAG} ls"])
-async def test_what_is_put_behind_a_stop_string_that_was_not_sampled_is_not_lost(rig, put):
-    rig.script(CODE, END)
-    session = await rig.open()
-    said = await ask(rig, session, [user("q")], stop=[TAG])
-    echo = assistant(said.rstrip() + put)
-    await ask(rig, session, [user("q"), echo, user("go on")], stop=[TAG])
-    prompt = rig.codec.decode(rig.engine.requests[1].input_ids)
-    assert f"<|im_start|>assistant\n{put}<|im_end|>" in prompt
-    assert rig.tree(session).turn(1).extra["flags"] == [
-        "messages[2] was put behind what the model said, in the same message"
-    ]
-    assert len((await rig.end(session)).segments) == 1
-
-
-@pytest.mark.parametrize("put", [f"x{TAG}", "</div>", "!"])
-async def test_another_ending_than_a_stop_string_is_another_message(rig, put):
-    rig.script("no code", END)
-    session = await rig.open()
-    said = await ask(rig, session, [user("q")], stop=[TAG])
-    await ask(rig, session, [user("q"), assistant(said + put), user("go on")], stop=[TAG])
-    assert rig.tree(session).turn(1).parent == -1
-
-
 @pytest.mark.parametrize("reset", [False, True], ids=["remembered", "read anew"])
 async def test_a_long_conversation_of_observations_keeps_one_branch(rig, reset):
     rig.script_raw(*[at_stop(rig, f"{STEP} {number}") for number in range(6)])

@@ -56,11 +56,13 @@ def closed(codec: ChatCodec, ids: NDArray[np.int32]) -> bool:
     return len(ids) > 0 and int(ids[-1]) in codec.stop_token_ids
 
 
-def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
+def behind(codec: ChatCodec, turn: Turn, message: Message, blocks: Sequence[str] = ()) -> Behind | None:
     """What a client put behind the text of a turn without calls; None where the message does not begin with
-    all of that text. After a turn that is closed, what was put behind it begins with white space, or with a
-    stop string that the client asked for: there are clients that end each step with it. That alone is left
-    out, since the turn ended without it."""
+    all of that text. ``blocks`` are the message's texts, where it has several.
+
+    After a turn that is closed, what was put behind it begins with white space, is a text of its own, or
+    begins with a stop string that the client asked for: there are clients that end each step with it. That
+    alone is left out, since the turn ended without it."""
     if message.tool_calls or turn.extra.get("wire_ids"):
         return None
     said, told = _texts(codec, turn)
@@ -69,7 +71,8 @@ def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
         if not text.strip() or not whole.startswith(text.strip()):
             continue
         rest = whole[len(text.strip()) :]
-        if rest and closed(codec, turn.output_ids) and not rest[0].isspace():
+        anew = not rest or rest[0].isspace() or _begins_anew(blocks, text.strip())
+        if not anew and closed(codec, turn.output_ids):
             ended = next((stop for stop in _stops(turn) if rest.startswith(stop)), None)
             if ended is None:
                 return None
@@ -77,6 +80,18 @@ def behind(codec: ChatCodec, turn: Turn, message: Message) -> Behind | None:
         told = told or ""
         return Behind(told, rest.removeprefix(text[len(text.rstrip()) :]), text[len(told) :])
     return None
+
+
+def _begins_anew(blocks: Sequence[str], text: str) -> bool:
+    """Whether another text begins behind the first ones, which together say ``text``."""
+    begun = ""
+    for block in blocks[:-1]:
+        begun += block
+        if len(begun) >= len(text):
+            found = begun.strip()
+            if len(found) >= len(text):
+                return found == text
+    return False
 
 
 def grown(codec: ChatCodec, turns: Iterable[Turn], addition: Addition) -> list[Raw]:

@@ -89,11 +89,13 @@ class Echoes:
         handle: str,
         asked: Callable[[], Sequence[int]] = tuple,
         before: Sequence[str] = (),
+        blocks: Sequence[str] = (),
     ) -> Echo | None:
         """The turn that an assistant message is; None for one that was not sampled in this session.
 
-        ``before`` are the keys of the messages before it. ``asked`` gives the turns that answered just these:
-        what is no turn by its call ids, handle or text may still be the beginning of what one of them said.
+        ``before`` are the keys of the messages before it, ``blocks`` its texts where it has several.
+        ``asked`` gives the turns that answered just these: what is no turn by its call ids, handle or text
+        may still be the beginning of what one of them said.
         """
         key = message_key(replace(message, name=""))  # agents sign what was sampled with their own name
         index = self._called(message)
@@ -110,12 +112,12 @@ class Echoes:
                 if not message.content.strip():
                     return None
                 return self._begun(tree, codec, message, key, asked) or self._gone_on(
-                    tree, codec, message, asked()
+                    tree, codec, message, asked(), blocks
                 )
         turn = tree.turn(index)
         if key == turn.reply_key or as_issued(message, turn) is not None:
             return Echo(index, len(turn.output_ids), turn.reply_key)
-        gone_on = self._gone_on(tree, codec, message, [index])
+        gone_on = self._gone_on(tree, codec, message, [index], blocks)
         if gone_on is not None:
             return gone_on
         issued = list(turn.extra.get("wire_ids", {}))
@@ -191,10 +193,15 @@ class Echoes:
         return None if index is None or as_issued(message, tree.turn(index)) is None else index
 
     def _gone_on(
-        self, tree: TrajectoryTree, codec: ChatCodec, message: Message, turns: Sequence[int]
+        self,
+        tree: TrajectoryTree,
+        codec: ChatCodec,
+        message: Message,
+        turns: Sequence[int],
+        blocks: Sequence[str],
     ) -> Echo | None:
         """Of several the turn that says most of it."""
-        found = [(index, behind(codec, tree.turn(index), message)) for index in turns]
+        found = [(index, behind(codec, tree.turn(index), message, blocks)) for index in turns]
         gone_on = [(len(more.text), index, more) for index, more in found if more is not None]
         if not gone_on:
             return None

@@ -12,7 +12,7 @@ from dressage_segments.turn import ROOT
 from dressage_tito import ChatCodec, Message
 
 from dressage_proxy.added import Addition, Behind, Further, grown, joined, own_text, parts
-from dressage_proxy.branches import ASIDE
+from dressage_proxy.branches import ASIDE, text_blocks
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest
 from dressage_proxy.echoes import Echo, echo_flag
@@ -138,7 +138,9 @@ class _Reader:
 
     def _echo(self, index: int, message: Message) -> Echo | None:
         handle, before = self.read.handles.get(index, ""), _salted(self._thread, self.keys)
-        return echo_of(self._session, self._codec, handle, message, before, self.tools_hash)
+        said = self.raw[index].get("content")
+        blocks = text_blocks(self.raw[index]) if isinstance(said, list) else ()
+        return echo_of(self._session, self._codec, handle, message, before, self.tools_hash, blocks)
 
     def _apart(self, index: int, message: Message, found: Behind) -> Message:
         """An assistant message as the turn that it begins with; what was put behind that comes next."""
@@ -286,9 +288,15 @@ def _asked_before(session: Session, keys: Sequence[str], tools_hash: str) -> boo
 
 
 def echo_of(
-    session: Session, codec: ChatCodec, handle: str, message: Message, before: Sequence[str], tools_hash: str
+    session: Session,
+    codec: ChatCodec,
+    handle: str,
+    message: Message,
+    before: Sequence[str],
+    tools_hash: str,
+    blocks: Sequence[str] = (),
 ) -> Echo | None:
-    """The turn that an assistant message is."""
+    """The turn that an assistant message is; ``blocks`` are its texts, where it has several."""
 
     def asked() -> list[int]:
         match = session.tree.match(before, tools_hash)
@@ -300,4 +308,4 @@ def echo_of(
             if (turn.parent, turn.input_keys, turn.tools_hash) == (parent, new, tools_hash)
         ]
 
-    return session.echoes.find(session.tree, codec, message, handle, asked, before)
+    return session.echoes.find(session.tree, codec, message, handle, asked, before, blocks)

@@ -84,13 +84,13 @@ def texts(content: object, where: str, kinds: Mapping[str, str], fields: frozens
     return found
 
 
-def chat_parts(blocks: Sequence[str], joiner: str) -> str | list[dict[str, str]]:
+def chat_parts(blocks: Sequence[str], joiner: str = "") -> str | list[dict[str, str]]:
     """Texts as content of the chat shape: one as a string, several as parts with the joiner between them."""
     if len(blocks) < 2:
         return blocks[0] if blocks else ""
     parts: list[dict[str, str]] = []
     for text in blocks:
-        if parts:
+        if parts and joiner:
             parts.append({"type": "text", "text": joiner})
         parts.append({"type": "text", "text": text})
     return parts

@@ -165,7 +165,7 @@ class _AssistantTurn:
 
     def message(self) -> dict[str, Any]:
         """The message of the chat shape."""
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.said)}
+        message: dict[str, Any] = {"role": "assistant", "content": chat_parts(self.said)}
         if self.thought:
             message["reasoning_content"] = BLOCK_JOINER.join(self.thought)
         if self.calls:

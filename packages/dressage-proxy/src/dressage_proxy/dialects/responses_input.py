@@ -217,7 +217,7 @@ class Conversation:
         if turn.thinking_alone and again:
             self.notes.append(ORPHAN_NOTE)
             return
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(turn.said)}
+        message: dict[str, Any] = {"role": "assistant", "content": chat_parts(turn.said)}
         if turn.thought:
             message["reasoning_content"] = BLOCK_JOINER.join(turn.thought)
         if turn.calls:
