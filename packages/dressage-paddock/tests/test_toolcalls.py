@@ -27,7 +27,8 @@ from dressage_paddock import (
 )
 from dressage_paddock.fake import call, say
 from dressage_paddock.toolcalls import call_tool
-from dressage_sandbox import SandboxSpec
+from dressage_sandbox import InvalidSpec, SandboxSpec
+from dressage_sandbox.errors import file_error
 from dressage_sandbox.fake import FakeSandbox, completed
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
@@ -141,6 +142,14 @@ async def test_a_tools_text_is_bounded_and_is_unicode():
     assert len(text) < 1400
     assert text.endswith("[cut: 49998776 more characters]")
     assert await call_tool([Own("a\ud800b")], box(), "own", '{"x": 1}', BOUNDS) == ("a?b", False)
+
+
+@pytest.mark.parametrize("wrong", [ToolError, lambda text: file_error(2, text), InvalidSpec])
+async def test_what_is_said_wrong_of_a_call_is_bounded_and_is_unicode_too(wrong):
+    text, mistake = await call_tool([Own(wrong("a\udcff" + "x" * 50_000))], box(), "own", '{"x": 1}', BOUNDS)
+    assert (mistake, len(text) < 1400, "a?xxx" in text) == (True, True, True)
+    text, mistake = await call_tool([], box(), "own" * 5000, "{}", BOUNDS)
+    assert (mistake, len(text) < 1400) == (True, True)
 
 
 async def test_p8_a_broken_tool_is_infrastructure_with_its_own_code(fakes):

@@ -28,6 +28,17 @@ async def call_tool(
     """Do one call. Gives its text and whether it was the model's mistake (unknown tool, bad arguments,
     a file that is not there). What is not the model's doing is raised: a sandbox's error as it is, a tool's
     own failure as :class:`ToolFailedError`."""
+    text, mistake = await _tried(tools, sandbox, name, arguments, bounds)
+    most = _ANSWER_CHARACTERS * bounds.output_bytes + 1024
+    if len(text) > most:
+        text = f"{text[:most]}\n[cut: {len(text) - most} more characters]"
+    return (text if _is_unicode(text) else text.encode(errors="replace").decode()), mistake
+
+
+async def _tried(
+    tools: Sequence[Tool], sandbox: Sandbox, name: str, arguments: str, bounds: ToolBounds
+) -> tuple[str, bool]:
+    """The call's text, of any length and letters, and whether it was the model's mistake."""
     tool = next((t for t in tools if t.name == name), None)
     if tool is None:
         return f"error: there is no tool {name!r}; the tools are {', '.join(t.name for t in tools)}", True
@@ -43,7 +54,7 @@ async def call_tool(
 
 
 async def _answer(tool: Tool, sandbox: Sandbox, arguments: Mapping[str, Any], bounds: ToolBounds) -> str:
-    """The tool's text, bounded in time and length. Its own defects are told by its name."""
+    """The tool's text, bounded in time. Its own defects are told by its name."""
     try:
         text: object = await within(
             bounds.timeout_s + GRACE_S, f"the tool {tool.name!r}", tool.call(sandbox, arguments, bounds)
@@ -56,10 +67,7 @@ async def _answer(tool: Tool, sandbox: Sandbox, arguments: Mapping[str, Any], bo
         raise ToolFailedError(f"the tool {tool.name!r} failed: {type(error).__name__}: {error}") from error
     if not isinstance(text, str):
         raise ToolFailedError(f"the tool {tool.name!r} gave {type(text).__name__}: give text")
-    most = _ANSWER_CHARACTERS * bounds.output_bytes + 1024
-    if len(text) > most:
-        text = f"{text[:most]}\n[cut: {len(text) - most} more characters]"
-    return text if _is_unicode(text) else text.encode(errors="replace").decode()
+    return text
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
