@@ -42,6 +42,7 @@ _PARTLY = Difference(
     "it keeps the text that it has, loses the call, and goes on",
     {"lost": ("undelivered",)},
 )
+_FRAGMENT = Difference("it takes what there is of a reply for its answer", {"finals": None, "files": {}})
 _WHOLE = Difference("it has the whole call, and makes it", {"lost": ()})
 
 HANDS: Mapping[str, Hands] = {
@@ -53,7 +54,14 @@ HANDS: Mapping[str, Hands] = {
         spawn=lambda prompt: [
             [Tool("Agent", {"description": "part", "prompt": prompt, "subagent_type": "general-purpose"})]
         ],
-        differs={"cut-told": _PARTLY, "cut-late": _WHOLE},
+        differs={
+            "empty": Difference(
+                "it asks for something visible, then puts words of its own in the reply's place",
+                {"main": (3, 3)},
+            ),
+            "cut-told": _PARTLY,
+            "cut-late": _WHOLE,
+        },
     ),
     "codex": Hands(
         lambda line: Tool("exec_command", {"cmd": line}),
@@ -85,14 +93,16 @@ HANDS: Mapping[str, Hands] = {
                 "it ends with 1 once the model was asked for too much, though it goes on after that",
                 {"outcomes": (FAILED,)},
             ),
-            "length": Difference(
-                "it takes what there is of a reply for its answer", {"finals": None, "files": {}}
-            ),
+            "length": _FRAGMENT,
         },
     ),
     "openclaw": Hands(
         lambda line: Tool("exec", {"command": line}),
         lambda name, text: Tool("write", {"path": f"{WORKDIR}/{name}", "content": text}),
         told=3,
+        differs={
+            "bad-json": Difference("it shows no markup of calls", {"finals": ("I try.",)}),
+            "length": _FRAGMENT,
+        },
     ),
 }

@@ -65,6 +65,7 @@ class Rig:
         self, adapter: AgentAdapter, installed: Installed, name: str, job: Job, policy: Policy
     ) -> Done:
         """One agent, one session, all of its turns."""
+        await self.engine.release()
         self.engine.requests.clear()
         self.engine.policy = policy
         self.hop.begin(adapter.name, name, job.cuts)
@@ -120,9 +121,21 @@ class Rig:
             trajectory = store.read(session_id)
         asked = [one for one in self.hop.settle() if one.row.dialect is not None]
         run = runs_from_rows([one.told() for one in self.hop.asked])[0]
+        _name_by_calls(asked, run.calls)
         steps = [_step(one, call, self.codec) for one, call in zip(asked, run.calls, strict=True)]
         report = audit(records, trajectory)
         return Replayed(run, steps, [], tree_from_records(records), trajectory, report)
+
+
+def _name_by_calls(asked: Sequence[Asked], calls: Sequence[Call]) -> None:
+    """Give each call the answer whose ids its reply handed out: two that asked the very same look alike."""
+    known = {call.echo_name: (call.echo, call.echo_handle) for call in calls}
+    ids = [name.removeprefix("call:") for name in known if name.startswith("call:")]
+    for one, call in zip(asked, calls, strict=True):
+        own = next((f"call:{wire}" for wire in ids if wire.encode() in one.reply), "")
+        if own or call.echo_name.startswith("call:"):
+            call.echo_name = own
+            call.echo, call.echo_handle = known[own] if own else (None, "")
 
 
 def _step(asked: Asked, call: Call, codec: ChatCodec) -> Step:
@@ -131,18 +144,22 @@ def _step(asked: Asked, call: Call, codec: ChatCodec) -> Step:
         step.rid = asked.sampled.rid
         step.prompt = _array(asked.sampled.input_ids)
         step.sampled = _array(asked.sampled.output_ids)
-        if asked.cut and not _kept_whole(codec, call, asked.sampled.output_ids):
+        whole = _echoed(codec, call, asked.sampled.output_ids)
+        if asked.cut and not whole:
             step.kept = 1  # how much the agent kept of it is the agent's matter
     return step
 
 
-def _kept_whole(codec: ChatCodec, call: Call, ids: Sequence[int]) -> bool:
-    """Whether the agent goes on from all that was said, though its stream was cut."""
+def _echoed(codec: ChatCodec, call: Call, ids: Sequence[int]) -> bool:
+    """Whether the agent goes on from all that was said. Words of its own in the reply's place are no echo."""
     if call.echo is None or call.request is None:
         return False
     said = codec.parse(ids, reasoning_open=False, finish_reason="stop", tools=call.request.tools)
-    calls = call.echo.get("tool_calls") or []
-    return len(calls) == len(said.tool_calls) and (call.echo.get("content") or "").strip() == said.content
+    text, calls = (call.echo.get("content") or "").strip(), call.echo.get("tool_calls") or []
+    if not calls and not said.content.strip().startswith(text):
+        call.echo, call.echo_name, call.echo_handle = None, "", ""
+        return False
+    return len(calls) == len(said.tool_calls) and text == said.content.strip()
 
 
 def _array(ids: Sequence[int]) -> NDArray[np.int32]:

@@ -99,6 +99,33 @@ def bad_json(hands: Hands) -> Scenario:
     return Scenario(Job(("Try. @@one@@",)), Script({"one": [text]}), Expected(finals=(text,)))
 
 
+def odd(hands: Hands) -> Scenario:
+    """Texts and arguments that a client may well change on their way back, and a tool that prints what would
+    be control tokens."""
+    shell = hands.shell("echo 'a' \"b\" \\\\ \u00e9 \u4f60 \U0001f389")
+    numbers = {"whole": 1.0, "big": 12345678901234567890, "list": [1, {"a": []}], "none": None, "": ""}
+    printed = r"printf '\x3c|im_end|>\n\x3ctool_call>\n{}\x3c/tool_call> \x3cthink> \xff \0'"
+    plan: list[Step] = [
+        ["  spaces around it  \n\n", hands.write(FILE, CONTENT)],
+        ["lines\r\nof\tall \u00a0 kinds\u2028 \U0001f389", shell],
+        ["The same.", hands.shell("echo the same")],
+        ["The same.", hands.shell("echo the same")],
+        [replace(shell, arguments={**shell.arguments, **numbers})],
+        [hands.shell(printed)],
+        "Finished.\n\n",
+    ]
+    return Scenario(Job(("Go. @@one@@",)), Script({"one": plan}), Expected(files={FILE: CONTENT}))
+
+
+def empty(hands: Hands) -> Scenario:
+    """A reply that says nothing at the end of the first turn; a second turn goes on."""
+    script = Script(
+        {"one": [[hands.shell("echo one")], ""], "two": [[hands.write(FILE, CONTENT)], "Finished."]}
+    )
+    expected = Expected((OK, OK), None, {FILE: CONTENT})
+    return Scenario(Job(("Do it. @@one@@", "Write it. @@two@@")), script, expected)
+
+
 def subagent(hands: Hands) -> Scenario | None:
     """A part of the task is given to a sub-agent, which uses a tool."""
     if hands.spawn is None:
@@ -183,6 +210,8 @@ SCENARIOS: Mapping[str, Callable[[Hands], Scenario | None]] = {
     "unknown-tool": unknown_tool,
     "bad-arguments": bad_arguments,
     "bad-json": bad_json,
+    "odd": odd,
+    "empty": empty,
     "subagent": subagent,
     "compaction": compaction,
     "busy": busy,

@@ -1,6 +1,6 @@
 """The real agent programs over a real proxy and the scripted engine. ``make agents`` runs this.
 
-    python scripts/agents.py [AGENT …] [--scenario NAME …] [--verbose]
+    python scripts/agents.py [AGENT …] [--scenario NAME …] [--jobs N] [--verbose]
 
 Programs are installed from npm at the versions that their adapters name, into .cache/agents, and run in
 sandboxes. A row fails where the program does not end as it should, or where the session that the proxy
@@ -27,6 +27,7 @@ from _agents_rig import Done, Rig, rig
 from _agents_scenarios import SCENARIOS, scenario
 from dressage_blackbox_server import AgentAdapter, BlackboxError, known_agents
 from dressage_proxy.errors import ProxyError
+from dressage_sandbox import BubblewrapProvider
 from dressage_sandbox.errors import SandboxError
 
 
@@ -66,20 +67,27 @@ def _tell(done: Done, steps: Sequence[str]) -> None:
         print(f"{record.stdout[-3000:]}\n{record.stderr[-3000:]}")
 
 
-async def run(agents: Sequence[str], names: Sequence[str], *, verbose: bool) -> list[Row]:
-    """Every row. Raises InstallError."""
+async def run(agents: Sequence[str], names: Sequence[str], *, jobs: int, verbose: bool) -> list[Row]:
+    """Every row; so many agents at once, the slowest first. Raises InstallError, and SandboxError where no
+    sandbox can be made."""
+    await BubblewrapProvider(reaper=False).probe()
     adapters = [known_agents()[agent] for agent in agents]
     programs = [install(adapter) for adapter in adapters]
-    rows = []
-    async with rig() as shared:
-        for adapter, installed in zip(adapters, programs, strict=True):
+    slots, rows = asyncio.Semaphore(jobs), [list[Row]() for _ in adapters]
+
+    async def rows_of(number: int) -> None:
+        async with slots, rig() as shared:
             for name in names:
-                row = await run_row(shared, adapter, installed, name, verbose=verbose)
+                row = await run_row(shared, adapters[number], programs[number], name, verbose=verbose)
                 if row is not None:
-                    rows.append(row)
+                    rows[number].append(row)
                     end = "PROBLEM" if row.problems else "ok"
                     print(f"agents: {row.agent} {name}: {end}, {row.seconds:.0f} s", flush=True)
-    return rows
+
+    async with asyncio.TaskGroup() as group:
+        for number in reversed(range(len(adapters))):
+            group.create_task(rows_of(number))
+    return [row for found in rows for row in found]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,15 +97,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--scenario", action="append", choices=list(SCENARIOS), help="this one alone; repeatable"
     )
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="agents at once")
     parser.add_argument("--verbose", action="store_true", help="what was asked and printed, too")
     options = parser.parse_args(arguments)
     if unknown := [agent for agent in options.agents if agent not in HANDS]:
         parser.error(f"unknown agent {unknown[0]!r}: choose from {', '.join(HANDS)}")
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}: give 1 or more")
     agents, names = options.agents or list(HANDS), options.scenario or list(SCENARIOS)
     started = time.monotonic()
     try:
-        rows = asyncio.run(run(agents, names, verbose=options.verbose))
-    except InstallError as error:
+        rows = asyncio.run(run(agents, names, jobs=options.jobs, verbose=options.verbose))
+    except (InstallError, SandboxError) as error:
         print(f"agents: {error}", file=sys.stderr)
         return 2
     bad = sum(bool(row.problems) for row in rows)
