@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from dressage_proxy.asgi import watching
-from dressage_proxy.serving import OneWrite, allow_open_files, http_server, serving
+from dressage_proxy.serving import OneWrite, Stop, allow_open_files, http_server, serving
 
 
 class Transport:
@@ -107,6 +107,17 @@ async def test_a_client_that_goes_while_it_waits_is_noticed_whatever_it_had_sent
             assert not noticed.is_set()
             writer.close()
             await asyncio.wait_for(noticed.wait(), 30)
+
+
+async def test_only_a_second_signal_means_at_once_whoever_else_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Stop()
+    stop.asked.set()  # by the parent of a shard
+    stop.ask()
+    stop.ask()
+    assert not stop.at_once.is_set(), "one wish, passed on by two"
+    monkeypatch.setattr("dressage_proxy.serving._SAME_WISH_S", -1.0)
+    stop.ask()
+    assert stop.at_once.is_set()
 
 
 @pytest.mark.parametrize(

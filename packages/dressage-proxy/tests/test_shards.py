@@ -281,6 +281,27 @@ async def test_a_shard_that_the_system_has_no_process_for_is_started_once_it_has
         await Shard(0, ["/no-such-program"], dict(os.environ), str).keep()
 
 
+OBEDIENT = """
+import signal, socket, sys
+channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--shard-channel") + 1]))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+channel.send(b"up")
+sys.exit(0 if channel.recv(64) == b"stop" else 1)
+"""
+
+
+async def test_a_shard_is_asked_to_stop_and_not_signalled():
+    """Who stops a group of processes signals the shards, too: a second signal would cut the drain short."""
+    shard = Shard(0, [sys.executable, "-c", OBEDIENT], dict(os.environ), str)
+    keeping = asyncio.create_task(shard.keep())
+    async with asyncio.timeout(20):
+        await shard.wait_up()
+        process = shard._process
+        await shard.stop(0)
+        await keeping
+    assert process.returncode == 0
+
+
 class Served:
     """Two shards as the real command, and a client of them."""
 

@@ -137,13 +137,13 @@ class Stop:
         """To stop, once what is being done is done."""
         self.at_once = asyncio.Event()
         """Not to wait for that."""
-        self._asked_at = 0.0
+        self._asked_at: float | None = None
 
     def ask(self) -> None:
         """Stop; asked again: at once. What comes right after is the same wish: a terminal and the program
         that started this one each pass one Ctrl-C on."""
         now = asyncio.get_running_loop().time()
-        if not self.asked.is_set():
+        if self._asked_at is None:
             self._asked_at = now
             self.asked.set()
         elif now - self._asked_at > _SAME_WISH_S:

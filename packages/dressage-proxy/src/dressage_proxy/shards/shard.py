@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from dressage_proxy.errors import ConfigError
-from dressage_proxy.shards.worker import AT_ONCE, STATE
+from dressage_proxy.shards.worker import AT_ONCE, STATE, STOP
 
 _STDERR = 2
 _BACKOFF_S = 0.2
@@ -143,14 +143,15 @@ class Shard:
         return False
 
     async def stop(self, drain_s: float) -> None:
-        """SIGTERM, and SIGKILL if it takes longer than its drain may. Until it has ended it goes on to take
-        connections: they are told to come again."""
+        """Ask it to stop, and SIGKILL if it takes longer than its drain may. Until it has ended it goes on to
+        take connections: they are told to come again."""
         self._stopping = True
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+        if not (self.up and self._tell(STOP)):  # it only begins
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
         try:
             async with asyncio.timeout(drain_s + _STOP_S):
                 await process.wait()
@@ -160,6 +161,14 @@ class Shard:
 
     def hurry(self) -> None:
         """Let it not wait for what it does."""
-        if self._channel is not None:
-            with contextlib.suppress(OSError):  # it has ended, or takes connections: it will know by then
-                self._channel.send(AT_ONCE)
+        self._tell(AT_ONCE)
+
+    def _tell(self, said: bytes) -> bool:
+        """Whether it will read this. False where it has ended, or has too much to read."""
+        if self._channel is None:
+            return False
+        try:
+            self._channel.send(said)
+        except OSError:
+            return False
+        return True

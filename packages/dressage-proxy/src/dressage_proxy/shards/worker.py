@@ -30,9 +30,11 @@ STATE = b"state"
 may have been long in coming; what is said after that waits at its socket."""
 READY = b"up"
 """What a shard tells its parent once it takes connections."""
+STOP = b"stop"
+"""What the parent sends to have it end once what is being done is done. No signal: who stops a whole group of
+processes signals each of them, and two signals are not to be waited for."""
 AT_ONCE = b"end"
-"""What the parent sends where nobody wants to wait any longer. No signal: who ends a whole group of processes
-signals each of them, beside the parent."""
+"""… and where nobody wants to wait any longer."""
 _CHANNEL_BYTES = 64
 _STATE_BYTES = 1 << 16
 log = logging.getLogger("dressage.proxy")
@@ -139,6 +141,8 @@ def _adopt_all(channel: socket.socket, server: Server, stop: Stop) -> None:
             stop.asked.set()
             stop.at_once.set()
             return
+        if data in (STOP, AT_ONCE):
+            stop.asked.set()
         if data == AT_ONCE:
             stop.at_once.set()
         for descriptor in descriptors:
