@@ -108,3 +108,15 @@ def test_a_traceback_is_redacted_too(root, as_json):
         root.exception("failed")
     assert "ValueError" in stream.getvalue()
     assert "the-secret-key" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("shard", [None, 0, 7])
+def test_a_line_says_which_shard_it_is_of(root, as_json, shard):
+    stream = io.StringIO()
+    configure_logs("info", as_json=as_json, stream=stream, shard=shard)
+    root.info("resumed")
+    if as_json:
+        assert json.loads(stream.getvalue()).get("shard") == shard
+    else:
+        assert stream.getvalue().endswith(" root resumed\n" if shard is None else f" shard-{shard} resumed\n")

@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _log(args: argparse.Namespace, key: str) -> None:
     """Log as the flags say, with the control key in no line."""
-    configure_logs(args.log_level, as_json=args.log_format == "json", secrets=[key])
+    as_json, shard = args.log_format == "json", args.shard_index
+    configure_logs(args.log_level, as_json=as_json, secrets=[key], shard=shard)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -56,8 +56,9 @@ class Redactor:
 class TextFormatter(logging.Formatter):
     """One line for people."""
 
-    def __init__(self, redact: Redactor) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+    def __init__(self, redact: Redactor, shard: int | None = None) -> None:
+        place = "" if shard is None else f" shard-{shard}"
+        super().__init__(f"%(asctime)s %(levelname)s %(name)s{place} %(message)s")
         self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
@@ -66,11 +67,13 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record: time (RFC 3339), level, logger, message, what ``extra`` gave, exception."""
+    """One JSON object a record: time (RFC 3339), level, logger, message, the shard where there are several,
+    what ``extra`` gave, exception."""
 
-    def __init__(self, redact: Redactor) -> None:
+    def __init__(self, redact: Redactor, shard: int | None = None) -> None:
         super().__init__()
         self._redact = redact
+        self._place = {} if shard is None else {"shard": shard}
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, redacted."""
@@ -79,6 +82,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._place,
         }
         line |= {name: value for name, value in record.__dict__.items() if name not in _HELD}
         if record.exc_info:
@@ -87,13 +91,18 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(
-    level: str, *, as_json: bool = False, secrets: Iterable[str] = (), stream: TextIO | None = None
+    level: str,
+    *,
+    as_json: bool = False,
+    secrets: Iterable[str] = (),
+    stream: TextIO | None = None,
+    shard: int | None = None,
 ) -> logging.Handler:
     """Log to stderr (or ``stream``) from now on, warnings of libraries too; the handler that was put in place
     of all others."""
     handler = logging.StreamHandler(stream or sys.stderr)
     redact = Redactor(secrets)
-    handler.setFormatter(JsonFormatter(redact) if as_json else TextFormatter(redact))
+    handler.setFormatter(JsonFormatter(redact, shard) if as_json else TextFormatter(redact, shard))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
