@@ -17,9 +17,9 @@ from dressage_sandbox import (
     SandboxSpec,
     conformance,
 )
-from dressage_sandbox.arguments import check_features, check_spec
 from dressage_sandbox.remote import RemoteSandbox, Snapshots
 from dressage_sandbox.remote.reports import data_of, entries_of, result_of
+from dressage_sandbox.specs import check_features, check_spec
 from hypothesis import given
 from hypothesis import strategies as st
 

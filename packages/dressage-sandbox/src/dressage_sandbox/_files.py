@@ -57,8 +57,8 @@ class FileCalls(Calls):
             if not call.done.done():
                 channel.send(wire.ABORT, call)
             channel.forget(call)
-        if size != len(data):
-            raise SandboxGone(f"{len(data)} bytes were sent for {path!r} and {size} written")
+        if size != memoryview(data).nbytes:
+            raise SandboxGone(f"{memoryview(data).nbytes} bytes were sent for {path!r} and {size} written")
 
     async def list(self, path: str) -> list[DirEntry]:
         """Entries of a folder, sorted by name; at most 100,000.

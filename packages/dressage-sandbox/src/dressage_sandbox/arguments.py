@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 from collections.abc import Mapping
@@ -10,13 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from .egress import AllowList, proxy_variables
-from .errors import InvalidSpec, Unsupported
+from .egress import proxy_variables
 from .images import Image
 from .inside.wire import EGRESS_PORT
 from .interpreter import Interpreter
-from .protocol import Feature, Limits, SandboxSpec
-from .relay import parse_address
+from .protocol import Limits, SandboxSpec
 from .shelf import Shelf
 
 __all__ = [
@@ -24,9 +21,6 @@ __all__ = [
     "DEFAULT_PATH",
     "Arguments",
     "base_env",
-    "check_features",
-    "check_spec",
-    "check_variable",
     "file_sizes",
     "rlimits",
     "sandbox_arguments",
@@ -35,8 +29,7 @@ __all__ = [
 AGENT = "/run/dressage/agent.pyc"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UID = 1000
-_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "proc", "sys", "dev", "run", "opt/dressage")
-_ALWAYS_OWN = ("proc", "sys", "dev", "run", "bin", "etc")
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 _ETC = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:{home}:/bin/sh\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -47,7 +40,6 @@ _ETC = {
 }
 _ETC_OF_HOST = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime")
 """Parts of the host's /etc that programs under /usr need and that tell nothing of the host."""
-_PATH_MAX_TEXT = 4096
 _PAGE = 4096
 
 
@@ -83,77 +75,6 @@ class Arguments:
     def close(self) -> None:
         """Close every descriptor on this side."""
         self._stack.close()
-
-
-def check_spec(spec: SandboxSpec) -> None:
-    """Refuse what cannot be honoured.
-
-    Raises:
-        InvalidSpec: names the field and the fix.
-    """
-    limits = spec.limits
-    floors = {"memory_bytes": 16 << 20, "pids": 4, "open_files": 16, "disk_bytes": 1 << 20, "output_bytes": 1}
-    for name, floor in floors.items():
-        if getattr(limits, name) < floor:
-            raise InvalidSpec(f"limits.{name}={getattr(limits, name)}: must be at least {floor}")
-    if not 0 < limits.timeout_s < math.inf or not spec.ttl_s > 0:
-        raise InvalidSpec("limits.timeout_s and ttl_s must be more than 0 seconds, and timeout_s finite")
-    if limits.cpus is not None and not 0 < limits.cpus < math.inf:
-        raise InvalidSpec(f"limits.cpus={limits.cpus}: must be more than 0, or None for no limit")
-    _check_inside("workdir", spec.workdir, _SYSTEM if spec.root is None else _ALWAYS_OWN)
-    for mount in spec.mounts:
-        _check_inside(f"mounts target of {mount.source}", mount.target)
-        if not Path(mount.source).exists():
-            raise InvalidSpec(f"mounts: {mount.source} does not exist on this host")
-    for key, value in spec.env.items():
-        check_variable(key, value)
-    if spec.relay is not None:
-        parse_address(spec.relay)
-    AllowList.parse(spec.egress)
-
-
-def check_features(spec: SandboxSpec, features: frozenset[Feature], provider: str) -> None:
-    """Refuse what a provider with these features would have to ignore. For providers of any kind.
-
-    Raises:
-        Unsupported: names the field.
-    """
-    asked = {
-        Feature.RELAY: ("relay", spec.relay is not None),
-        Feature.EGRESS: ("egress", bool(spec.egress)),
-        Feature.MOUNTS: ("mounts", bool(spec.mounts)),
-        Feature.ROOT: ("root", spec.root is not None),
-        Feature.SNAPSHOTS: ("snapshot", spec.snapshot is not None),
-    }
-    for feature, (field_name, wanted) in asked.items():
-        if wanted and feature not in features:
-            raise Unsupported(f"{field_name}: {provider} cannot honour it; leave it out")
-
-
-def check_variable(key: str, value: str) -> None:
-    """Refuse an environment variable that no program could be given.
-
-    Raises:
-        InvalidSpec: names the variable.
-    """
-    if not key or "=" in key or "\0" in key or "\0" in value:
-        raise InvalidSpec(f"env {key!r}: a name has no '=' and neither part has a NUL byte")
-
-
-def _check_inside(name: str, path: str, system: tuple[str, ...] = _SYSTEM) -> None:
-    pure = PurePosixPath(path)
-    if (
-        not pure.is_absolute()
-        or path.startswith("//")
-        or ".." in pure.parts
-        or "\0" in path
-        or len(path) > _PATH_MAX_TEXT
-    ):
-        raise InvalidSpec(f"{name}: {path!r} must be an absolute path without '..'")
-    if pure in (PurePosixPath("/"), PurePosixPath("/tmp")) or any(
-        pure.is_relative_to(PurePosixPath("/", taken)) for taken in system
-    ):
-        raise InvalidSpec(f"{name}: {path!r} is a place that the sandbox makes itself; choose another")
 
 
 def base_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
@@ -209,7 +130,7 @@ def sandbox_arguments(
 
 def _system(arguments: Arguments) -> None:
     arguments.add("--ro-bind", "/usr", "/usr")
-    for name in _SYSTEM[:5]:
+    for name in _SYSTEM:
         path = Path("/", name)
         if path.is_symlink():
             arguments.add("--symlink", str(path.readlink()), str(path))

@@ -134,7 +134,7 @@ class Channel(asyncio.Protocol):
 
     async def stream(self, kind: int, call: Call, data: bytes) -> None:
         """Send ``data`` in pieces, no faster than the agent takes them."""
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
         for at in range(0, len(view), wire.CHUNK_BYTES):
             if call.done.done():  # it failed already: the rest would be dropped inside
                 return

@@ -11,9 +11,9 @@ import posixpath
 from collections.abc import Iterable, Mapping
 
 from ._fake_sandbox import FakeSandbox, FakeService, Invocation, Script, completed
-from .arguments import check_features
 from .errors import InvalidSpec
 from .protocol import Feature, RunResult, SandboxSpec, Snapshot
+from .specs import check_features
 
 __all__ = ["FakeProvider", "FakeSandbox", "FakeService", "Invocation", "Script", "completed"]
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .arguments import check_spec
 from .errors import InvalidSpec, SandboxError, SandboxGone, SandboxStartFailed
 from .groups import sweep
 from .owners import Records, default_folder, snapshot_name
@@ -21,6 +20,7 @@ from .probe import Capabilities
 from .protocol import Feature, SandboxSpec, Snapshot
 from .roots import Roots
 from .sandbox import OTHER_LOOP, BubblewrapSandbox
+from .specs import check_spec
 from .starting import Machine, connect, launch, look_at_machine
 from .watch import Watch
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 
-from .arguments import check_variable
 from .errors import ArgumentTooLong, InvalidSpec, SandboxGone
 from .inside import wire
+from .specs import check_variable, raw_text
 
 __all__ = [
     "OTHER_WAY",
@@ -32,8 +31,10 @@ def arguments_of(command: str | Sequence[str]) -> list[bytes]:
     Raises:
         InvalidSpec, ArgumentTooLong: says which argument and what to do instead.
     """
-    words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-    raw = [os.fsencode(word) for word in words]
+    if not isinstance(command, Sequence) or isinstance(command, bytes | bytearray | memoryview):
+        raise TypeError(f"command is {type(command).__name__}: give a list of words, or a shell line as str")
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+    raw = [raw_text(f"command: argument {number}", word) for number, word in enumerate(words)]
     if not raw or not raw[0]:
         raise InvalidSpec("command: give a program's name")
     for number, word in enumerate(raw):
@@ -53,7 +54,7 @@ def variables_of(env: Mapping[str, str]) -> list[bytes]:
     fields: list[bytes] = []
     for key, value in env.items():
         check_variable(key, value)
-        fields += [os.fsencode(key), os.fsencode(value)]
+        fields += [raw_text("env", key), raw_text(f"env {key!r}", value)]
         if len(fields[-1]) + len(fields[-2]) + 1 > _ARG_MAX:
             raise ArgumentTooLong(f"env {key!r} has {len(fields[-1])} bytes; {OTHER_WAY}")
     return fields
@@ -86,7 +87,7 @@ def path_of(path: str) -> bytes:
     Raises:
         InvalidSpec: no file can have it.
     """
-    raw = os.fsencode(path)
+    raw = raw_text("path", path)
     if not raw or b"\0" in raw:
         raise InvalidSpec(f"path {path!r} is empty or holds a NUL byte")
     return raw

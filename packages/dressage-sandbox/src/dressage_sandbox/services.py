@@ -56,6 +56,8 @@ class BubblewrapService:
             TimeoutError: it still runs after ``timeout_s``.
             SandboxGone: the sandbox ended first.
         """
+        if timeout_s is not None and math.isnan(timeout_s):
+            raise InvalidSpec("timeout_s=nan: a number of seconds, or None")
         async with asyncio.timeout(timeout_s):
             last = await asyncio.shield(self._call.done)
         return result_of(self._call, last)

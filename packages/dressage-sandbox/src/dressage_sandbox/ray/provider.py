@@ -9,9 +9,9 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import check_features
 from ..errors import Full, InvalidSpec, ProviderUnavailable, SandboxError, SandboxGone, SandboxStartFailed
 from ..protocol import Feature, SandboxSpec
+from ..specs import check_features
 from .config import RayConfig
 from .sandbox import RaySandbox
 

@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from ..arguments import check_features, check_spec
 from ..errors import SandboxStartFailed
 from ..protocol import Feature, SandboxSpec
+from ..specs import check_features, check_spec
 from .owner import KIND, LABEL, Orphan, Tags
 from .sandbox import RemoteSandbox
 from .snapshots import Snapshots
