@@ -286,3 +286,30 @@ def test_a_closed_port_is_unreachable_and_costs_no_abort():
 
 def test_config_errors_are_one_kind():
     assert issubclass(ConfigError, ValueError)
+
+
+async def test_an_engine_that_hangs_is_asked_once_to_abort_a_call_that_is_given_up(make_rig, monkeypatch):
+    """Hundreds of calls may be given up at once: each new try would be one connection more."""
+    monkeypatch.setattr("dressage_proxy.generation._DRAIN_S", 0.4)
+    monkeypatch.setattr("dressage_proxy.generation._REPEAT_ABORT_S", 0.02)
+    asked, hung = [], asyncio.Event()
+
+    class Hanging(ScriptedEngine):
+        async def __call__(self, scope, receive, send):
+            if scope["path"] == "/abort_request":
+                asked.append(scope["path"])
+                await hung.wait()
+            await super().__call__(scope, receive, send)
+
+    rig = await make_rig(engine=Hanging())
+    rig.engine.hold_after = 2
+    asking = asyncio.create_task(
+        rig.post(await rig.open(), {"messages": [{"role": "user", "content": "hi"}]})
+    )
+    await rig.engine.until_running(1)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await until(lambda: not rig.proxy.pipeline.attempts.total)
+    assert asked == ["/abort_request"]
+    hung.set()
+    await until(lambda: not rig.proxy.engines._aborting)

@@ -58,7 +58,7 @@ class EnginePool:
         self._labels = Labels()
         self._complaints = Complaints(time.monotonic)
         self._tasks: list[asyncio.Task[None]] = []
-        self._aborting: set[asyncio.Task[bool]] = set()
+        self._aborting: dict[str, asyncio.Task[bool]] = {}
         for url in options.urls:
             self._book.add(url)
 
@@ -77,7 +77,7 @@ class EnginePool:
 
     async def close(self) -> None:
         """Stop watching and close the connections."""
-        going_on = [*self._tasks, *self._aborting]
+        going_on = [*self._tasks, *self._aborting.values()]
         for task in going_on:
             task.cancel()
         await asyncio.gather(*going_on, return_exceptions=True)
@@ -159,10 +159,11 @@ class EnginePool:
 
     async def abort_within(self, engine: str, rid: str, timeout_s: float) -> None:
         """As :meth:`abort`, but who asks waits no longer than that: an engine that hangs, or whose machine is
-        gone, is asked on without them."""
-        asking = asyncio.create_task(self.abort(engine, rid))
-        self._aborting.add(asking)
-        asking.add_done_callback(self._aborting.discard)
+        gone, is asked on without them, and not a second time meanwhile: hundreds of calls may be given up."""
+        asking = self._aborting.get(rid)
+        if asking is None:
+            asking = self._aborting[rid] = asyncio.create_task(self.abort(engine, rid))
+            asking.add_done_callback(lambda _: self._aborting.pop(rid))
         await asyncio.wait({asking}, timeout=timeout_s)
 
     async def healthy(self, within_s: float | None = None) -> Mapping[str, bool]:
