@@ -133,3 +133,12 @@ async def test_a_write_that_fails_names_the_path_that_was_asked_for(box: Bubblew
             told.add((str(caught.value), caught.value.filename))
         ((_, filename),) = told
         assert filename in (path, path.rpartition("/")[0])
+
+
+async def test_no_command_holds_a_file_against_its_reading(box: BubblewrapSandbox, tmp_path: Path) -> None:
+    await box.write("held", b"1")
+    hold = "import fcntl, time; file = open('held', 'r+b'); fcntl.fcntl(file, 1024, 1); time.sleep(60)"
+    service = await box.start(["python3", "-c", hold])  # a lease, as file servers take them
+    assert b"PermissionError" in (await service.wait(20)).stderr
+    assert await box.read("held") == b"1"
+    assert await box.pack("/workspace", tmp_path / "tree.tar") > 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 ALLOW = 0x7FFF0000
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-NUMBERS = {"x86_64": {"clone": 56, "clone3": 435, "socket": 41, "ioctl": 16}, "aarch64": {"clone": 220, "clone3": 435, "socket": 198, "ioctl": 29}}  # fmt: skip  # noqa: E501
+NUMBERS = {"x86_64": {"clone": 56, "clone3": 435, "socket": 41, "ioctl": 16, "fcntl": 72}, "aarch64": {"clone": 220, "clone3": 435, "socket": 198, "ioctl": 29, "fcntl": 25}}  # fmt: skip  # noqa: E501
 
 
 def decide(machine: str, number: int, *args: int, arch: int | None = None) -> int:
@@ -76,6 +76,12 @@ def test_terminal_input_is_refused_and_other_requests_allowed(machine: str) -> N
         (0x5401, True),
     ):
         assert (decide(machine, NUMBERS[machine]["ioctl"], 0, request) == ALLOW) is allowed
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_leases_of_files_are_refused_and_other_requests_allowed(machine: str) -> None:
+    for request, allowed in ((1024, False), (1040, False), (1025, True), (2, True), (1033, True)):
+        assert (decide(machine, NUMBERS[machine]["fcntl"], 3, request) == ALLOW) is allowed
 
 
 PROCESS_1 = {

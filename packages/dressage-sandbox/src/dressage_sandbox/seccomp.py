@@ -5,7 +5,8 @@ that merely try (io_uring, perf) take their other way. Some need a look at an ar
 no namespace (``clone3`` hides its flags in memory, so it answers ENOSYS and libc falls back to ``clone``),
 ``socket`` may open only unix, IP and netlink sockets (AF_VSOCK would reach a hypervisor from any network
 namespace), ``ioctl`` may neither push input into a terminal nor change its line discipline (which loads old
-drivers into the kernel). The limits, priority and processors of process 1, which is of the same user and
+drivers into the kernel), ``fcntl`` may take no lease on a file (another's opening of it, ours too, would fail
+or wait). The limits, priority and processors of process 1, which is of the same user and
 answers for all, may not be changed: without memory or files it would end, and a program could pass its own
 failure off as the machine's.
 """
@@ -45,6 +46,7 @@ _CLONE, _CLONE3, _SOCKET, _IOCTL = (56, 220), (435, 435), (41, 198), (16, 29)
 _NEW_NAMESPACES = 0x7E020080  # NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX AF_INET AF_INET6 AF_NETLINK
 _TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD
+_FCNTL, _LEASES = (72, 25), (1024, 1040)  # F_SETLEASE F_SETDELEG
 _PRLIMIT = (302, 261)
 _SCHEDULE = ((142, 118), (144, 119), (314, 274), (203, 122))  # sched_set{param,scheduler,attr,affinity}
 _PRIORITY = (((141, 140), 2), ((251, 30), 3))  # setpriority, ioprio_set; what names all of a user
@@ -79,8 +81,9 @@ def program(machine: str | None = None) -> bytes | None:
     code += _on_argument(_CLONE[column], _ARG0_AT, [(_JSET, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM)])
     allowed: list[Instruction] = [(_JEQ, len(_FAMILIES) - at, 0, f) for at, f in enumerate(_FAMILIES)]
     code += _on_argument(_SOCKET[column], _ARG0_AT, [*allowed, _refuse(errno.EAFNOSUPPORT)])
-    refused = [i for request in _TERMINAL for i in ((_JEQ, 0, 1, request), _refuse(errno.EPERM))]
-    code += _on_argument(_IOCTL[column], _ARG1_AT, refused)
+    for numbers, requests in ((_IOCTL, _TERMINAL), (_FCNTL, _LEASES)):
+        refused = [i for request in requests for i in ((_JEQ, 0, 1, request), _refuse(errno.EPERM))]
+        code += _on_argument(numbers[column], _ARG1_AT, refused)
     code += _first_process(column)
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
