@@ -6,6 +6,7 @@ from collections import Counter
 import httpx
 import pytest
 from dressage_proxy.engine.scripted import Fault
+from dressage_proxy.metrics import Metrics
 from dressage_segments import FailureClass, Final, final_to_record
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -68,6 +69,46 @@ async def test_what_a_load_came_to_is_what_the_counters_say(make_rig):
     assert made["phase_seconds_count", "encode"] == 6
     for gone in (("in_flight_calls",), ("waiting_turns",), ("paused",)):
         assert gone not in made, "back at nothing"
+
+
+async def test_what_a_call_waited_in_a_pause_is_no_time_of_the_engines(rig):
+    session = await rig.open()
+    await rig.chat(session, "before")
+    await rig.http.post("/rollout/pause", json={"timeout_s": 1})
+    asked = asyncio.create_task(rig.post(session, HI))
+    async with asyncio.timeout(10):
+        while not rig.proxy.controller.waiting:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.5)
+    await rig.http.post("/rollout/resume", json={"version": 1})
+    assert (await asked).status_code == 200
+    made = await counted(rig, "dressage_phase_seconds")
+    assert made["phase_seconds_count", "paused"] == 1
+    assert made["phase_seconds_sum", "paused"] >= 0.5
+    assert made["phase_seconds_count", "engine"] == 2
+    waited = made["phase_seconds_sum", "paused"]
+    await rig.http.post("/rollout/pause", json={"timeout_s": 1})
+    gone = asyncio.create_task(rig.post(session, {"messages": [{"role": "user", "content": "later"}]}))
+    async with asyncio.timeout(10):
+        while not rig.proxy.controller.waiting:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    gone.cancel()
+    async with asyncio.timeout(10):
+        while rig.proxy.pipeline.attempts.total:
+            await asyncio.sleep(0.01)
+    made = await counted(rig, "dressage_phase_seconds")
+    assert made["phase_seconds_sum", "paused"] >= waited + 0.1, "also of one that gave up"
+    assert made["phase_seconds_count", "engine"] == 3
+
+
+def test_the_time_of_the_engines_is_without_that_of_pauses():
+    metrics = Metrics()
+    with metrics.sampling(lambda: 100.0):
+        pass
+    value = metrics.registry.get_sample_value
+    assert value("dressage_phase_seconds_sum", {"phase": "engine"}) == 0.0
+    assert value("dressage_phase_seconds_sum", {"phase": "paused"}) == 100.0
 
 
 async def test_an_end_that_a_restart_publishes_is_counted_there(make_rig):

@@ -58,6 +58,8 @@ class Reply:
     """The stop id or string that ended it."""
     experts_start: int = 0
     """The first position whose routed experts this reply has, where they are asked for."""
+    held_s: float = 0.0
+    """How long it waited in pauses."""
 
     @property
     def tokens(self) -> int:
@@ -209,10 +211,14 @@ class Generator:
     async def _attempt(self, asked: _Asked, ticket: Ticket, reply: Reply) -> CallResult:
         engine, rid = ticket.url, asked.rid
         result: CallResult | None = None
+        came = asyncio.get_running_loop().time()
         try:
-            version = await self._controller.enter(
-                asked.step.session_id, rid, engine, spared=asked.versions.spent
-            )
+            try:
+                version = await self._controller.enter(
+                    asked.step.session_id, rid, engine, spared=asked.versions.spent
+                )
+            finally:
+                reply.held_s += asyncio.get_running_loop().time() - came
             try:
                 asked.versions.check(version)
                 call = Call(rid, asked.prompt, asked.params, version, self._ask(reply), self._vocabulary)

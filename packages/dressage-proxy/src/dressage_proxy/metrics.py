@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dressage_proxy.cachehits import ExpectedHit, Owner
 
+_HELD_S = 1e-3
+"""To pass an open gate takes less."""
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -64,12 +67,14 @@ class Metrics:
         )
         self._phases = Histogram(
             "dressage_phase_seconds",
-            "Time of a model call by phase",
+            "Time of a model call by phase; paused is what it waited for a resume, where it did",
             ["phase"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._children = {name: self._phases.labels(name) for name in ("encode", "engine", "commit")}
+        self._children = {
+            name: self._phases.labels(name) for name in ("encode", "engine", "commit", "paused")
+        }
         self._router = self.uncached_tokens.labels(Owner.ROUTER.value)
         self._expected, self._reported = map(self.cached_tokens.labels, ("expected", "reported"))
 
@@ -84,8 +89,20 @@ class Metrics:
             self._router.inc(max(0, hit.tokens - reported))
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Time one phase: encode, engine or commit."""
+        """Time one phase: encode or commit."""
         return _Timed(self._children[name])
+
+    @contextmanager
+    def sampling(self, held_s: Callable[[], float]) -> Iterator[None]:
+        """Time the phases engine and paused, of which ``held_s`` tells at the end how long the second was."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            held = held_s()
+            self._children["engine"].observe(max(0.0, time.perf_counter() - started - held))
+            if held > _HELD_S:
+                self._children["paused"].observe(held)
 
     def render(self) -> bytes:
         """The exposition text."""

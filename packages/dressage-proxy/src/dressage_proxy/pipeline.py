@@ -155,7 +155,7 @@ class Pipeline:
         versions = session.versions.copy()
         hit = expected_hit(session.tree, planned)
         try:
-            with self.metrics.phase("engine"):
+            with self.metrics.sampling(lambda: reply.held_s):
                 await self.generator.sample(session.id, prompt, sampling, reply, versions)
         except (asyncio.CancelledError, RequestError):
             if reply.sampled and session.state is State.OPEN:
