@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tomllib
 
@@ -47,11 +48,26 @@ async def test_a_program_is_started_then_resumed_and_its_answer_is_read(open_ses
     turns = [await session.turn("t1", "first"), await session.turn("t2", "second")]
     assert [turn.output for turn in turns] == ["Done.", "Done."]
     first, second = executor.runs
-    named = {"claude_code": "u-1", "openclaw": "u-1"}.get(adapter.name, THREAD)
+    named = "u-1" if adapter is OPENCLAW else THREAD
     assert named in second.argv
     assert first.argv[0] == second.argv[0] == adapter.version_argv[0]
     by_file = list(executor.files.values())[-2:]
     assert ([run.stdin for run in executor.runs] if first.stdin else by_file) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("adapter", PROGRAMS, ids=lambda adapter: adapter.name)
+async def test_after_a_turn_that_was_killed_a_program_starts_as_if_it_never_ran(
+    open_session, executor, adapter
+):
+    executor.gate = asyncio.Event()
+    session = open_session(adapter)
+    session.submit("t1", "first")
+    await executor.started.wait()
+    await session.cancel("t1")
+    executor.gate.set()
+    await session.turn("t2", "second")
+    first, second = (tuple(part for part in run.argv if "prompt-" not in part) for run in executor.runs)
+    assert first == second
 
 
 @pytest.mark.parametrize("adapter", PROGRAMS, ids=lambda adapter: adapter.name)

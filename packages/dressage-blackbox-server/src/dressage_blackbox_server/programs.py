@@ -39,8 +39,9 @@ _CLAUDE_SWITCHES = (
 CLAUDE_CODE = AgentAdapter(
     name="claude_code",
     dialects=(Dialect.ANTHROPIC_MESSAGES,),
-    first=Launch(argv=(*_CLAUDE, "--session-id", "{session_uuid}", "{args}"), stdin="{prompt}"),
-    resume=Launch(argv=(*_CLAUDE, "--resume", "{session_uuid}", "{args}"), stdin="{prompt}"),
+    # Under its own id: of one that is given nobody knows, once a turn was killed, whether it is taken.
+    first=Launch(argv=(*_CLAUDE, "{args}"), stdin="{prompt}"),
+    resume=Launch(argv=(*_CLAUDE, "--resume", "{thread_id}", "{args}"), stdin="{prompt}"),
     env={
         "HOME": "{home}",
         "CLAUDE_CONFIG_DIR": "{home}/claude",
