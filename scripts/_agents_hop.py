@@ -37,7 +37,7 @@ class Asked:
         answer = (
             "!drop" if self.left else "!cut" if self.cut else f"!{self.status}" if self.status >= 400 else ""
         )
-        return replace(self.row, answer=answer)
+        return replace(self.row, answer=answer, body=_whole(self.row.body))
 
 
 @dataclass(slots=True)
@@ -146,6 +146,22 @@ class Hop:
                 asked.reply += chunk
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _whole(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A request without the answers that say nothing before the ones that came of asking again: what broken
+    streams left."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return body
+    following = [*messages[1:], {}]
+    kept = [one for one, later in zip(messages, following, strict=True) if not _left_over(one, later)]
+    return {**body, "messages": kept}
+
+
+def _left_over(message: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
+    said = message.get("content") or message.get("tool_calls")
+    return not said and message.get("role") == later.get("role") == "assistant"
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -151,7 +151,8 @@ def _step(asked: Asked, call: Call, codec: ChatCodec) -> Step:
 
 
 def _echoed(codec: ChatCodec, call: Call, ids: Sequence[int]) -> bool:
-    """Whether the agent goes on from all that was said. Words of its own in the reply's place are no echo."""
+    """Whether the agent goes on from all that was said: calls tell, whatever became of the text beside them.
+    Words of its own in the reply's place are no echo."""
     if call.echo is None or call.request is None:
         return False
     said = codec.parse(ids, reasoning_open=False, finish_reason="stop", tools=call.request.tools)
@@ -159,7 +160,7 @@ def _echoed(codec: ChatCodec, call: Call, ids: Sequence[int]) -> bool:
     if not calls and not said.content.strip().startswith(text):
         call.echo, call.echo_name, call.echo_handle = None, "", ""
         return False
-    return len(calls) == len(said.tool_calls) and text == said.content.strip()
+    return len(calls) == len(said.tool_calls) and (bool(calls) or text == said.content.strip())
 
 
 def _array(ids: Sequence[int]) -> NDArray[np.int32]:

@@ -8,14 +8,16 @@ import sys
 import httpx
 import pytest
 from _agents_hands import HANDS
-from _agents_hop import Hop
+from _agents_hop import Asked, Hop
 from _agents_install import InstallError, check_node
-from _agents_judge import Row, table
+from _agents_judge import Row as Judged
+from _agents_judge import table
 from _agents_plans import UNPLANNED, Once, Script, Tool, policy
 from _agents_scenarios import SCENARIOS, Expected, scenario
 from dressage_blackbox_server import known_agents
 from dressage_proxy.engine.scripted import ScriptedEngine
 from dressage_proxy.engine.scripted_http import serving
+from dressage_proxy.replay.traffic import Row
 from dressage_tito import ChatCodec, message_from_json
 from dressage_tito.toy import write_toy_tokenizer
 from workspace import ROOT
@@ -143,8 +145,16 @@ async def test_the_hop_hands_on_what_is_asked_notes_it_and_cuts_streams_where_to
     )
 
 
+def test_what_a_broken_stream_left_of_an_answer_is_not_in_the_row_that_is_judged():
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    kept = [user("q"), {**said(""), "tool_calls": [call]}, said(""), user("on"), said("x")]
+    body = {"messages": [*kept[:4], {**said(""), "reasoning_content": "t"}, kept[4]]}
+    asked = Asked(Row("opencode", "r", "POST", "/v1/chat/completions", "", {}, body, ""))
+    assert asked.told().body == {"messages": kept}
+
+
 def test_a_row_without_a_session_and_one_with_problems_are_told_in_the_table():
-    text = table([Row("codex", "plain", 1.2), Row("codex", "tool", 3.0, problems=("it broke",))])
+    text = table([Judged("codex", "plain", 1.2), Judged("codex", "tool", 3.0, problems=("it broke",))])
     lines = text.splitlines()
     assert lines[1].split()[:2] == ["codex", "plain"]
     assert lines[1].endswith("ok")
