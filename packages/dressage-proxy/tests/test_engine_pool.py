@@ -72,7 +72,11 @@ async def test_workers_that_come_and_go_are_seen(make_rig):
 async def test_of_a_worker_that_left_nothing_is_kept_and_the_log_says_so(make_rig, caplog):
     engine = ScriptedEngine()
     router = ScriptedRouter()
-    async with serve_scripted(engine) as url, serve_scripted_router(router) as router_url:
+    async with (
+        serve_scripted(engine) as url,
+        serve_scripted(ScriptedEngine()) as other,
+        serve_scripted_router(router) as router_url,
+    ):
         worker = router.add(url)
         rig = await make_rig(engine=engine, engines=(), router=router_url, router_refresh_s=0.02)
         pool = rig.proxy.engines
@@ -80,15 +84,37 @@ async def test_of_a_worker_that_left_nothing_is_kept_and_the_log_says_so(make_ri
         await rig.chat(session, "hi")
         pool._failed[url] = 3
         del router.workers[worker]
-        await until(lambda: not pool.urls)
-        assert not pool._client._data._idle
-        assert not pool._failed, "what it was before says nothing of what comes back"
-        assert "none is left" in caplog.text
-        refused = await rig.post(session, {"messages": [{"role": "user", "content": "again"}]})
-        assert refused.status_code == 503
+        router.add(other)
+        await until(lambda: pool.urls == (other,))
+        assert url not in pool._client._data._idle
+        assert url not in pool._failed, "what it was before says nothing of what comes back"
+        assert f"{url} is no healthy worker" in caplog.text
         router.add(url)
-        await until(lambda: pool.urls == (url,))
+        await until(lambda: set(pool.urls) == {url, other})
         await rig.chat(session, "again")
+
+
+async def test_a_router_that_names_no_worker_for_a_while_takes_no_engine_away(make_rig, caplog):
+    """It has just started again, or all of its workers are busy with new weights: calls wait in a pause then,
+    and are not refused."""
+    engine = ScriptedEngine()
+    router = ScriptedRouter()
+    async with serve_scripted(engine) as url, serve_scripted_router(router) as router_url:
+        router.add(url)
+        rig = await make_rig(engine=engine, engines=(), router=router_url, router_refresh_s=0.02)
+        session = await rig.open()
+        assert (await rig.http.post("/rollout/pause", json={"timeout_s": 1})).json()["quiesced"]
+        router.workers.clear()
+        seen = router.asked
+        await until(lambda: router.asked > seen + 3)
+        asked = asyncio.create_task(rig.chat(session, "hi"))
+        await until(lambda: rig.proxy.controller.waiting == 1)
+        await rig.http.post("/rollout/resume", json={"version": 1})
+        assert (await asked).choices
+        assert caplog.text.count("the engines known before stay") == 1
+        async with serve_scripted(ScriptedEngine()) as other:
+            router.add(other)
+            await until(lambda: rig.proxy.engines.urls == (other,))
 
 
 async def test_engines_stay_while_the_router_is_away():

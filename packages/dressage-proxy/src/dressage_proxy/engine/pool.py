@@ -55,6 +55,8 @@ class EnginePool:
         self._book = Book(chooser(options.choice), options.cache_tokens)
         self._away: dict[str, float] = {}
         self._failed: dict[str, int] = {}
+        self._kept = False
+        """The router names none, and the known engines stay."""
         self._labels = Labels()
         self._complaints = Complaints(time.monotonic)
         self._tasks: list[asyncio.Task[None]] = []
@@ -206,7 +208,14 @@ class EnginePool:
         self._take({*found, *self._options.urls})
 
     def _take(self, wanted: Collection[str]) -> None:
-        """These are the engines now."""
+        """These are the engines now. A router that has just started names none, nor does one whose workers
+        are all busy with new weights: the known ones stay; whether they answer shows when they are asked."""
+        if not wanted and self.urls:
+            if not self._kept:
+                log.warning("the router names no healthy worker any more; the engines known before stay")
+            self._kept = True
+            return
+        self._kept = False
         for new in sorted(set(wanted) - set(self.urls)):
             log.info("engine %s is a worker of the router now", new)
             self._book.add(new)
@@ -215,8 +224,7 @@ class EnginePool:
             self._client.forget(gone)
             self._away.pop(gone, None)
             self._failed.pop(gone, None)
-            left = "" if self.urls else ": none is left, calls are told to come again"
-            log.warning("engine %s is no healthy worker of the router any more%s", gone, left)
+            log.warning("engine %s is no healthy worker of the router any more", gone)
 
     async def _watch_router(self) -> None:
         while True:
