@@ -84,6 +84,81 @@ def test_a_damaged_trajectory_is_named_on_reading_and_an_ack_drops_it(tmp_path, 
         assert store.pending() == []
 
 
+# -- what is not the store's ---------------------------------------------------------------------------------
+
+COPIES = [
+    "log/one copy.log",
+    "log/._one.log",
+    f"log/{'x' * 140}.log",
+    "retained/one (1).log",
+    "trajectories/one copy.1.safetensors",
+    "trajectories/one-copy.1.safetensors",
+    "trajectories/._one.1.safetensors",
+    "trajectories/one.01.safetensors",
+    "trajectories/one.٣.safetensors",
+    "trajectories/notes.safetensors",
+]
+
+
+@pytest.mark.parametrize("acked", [False, True])
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_that_people_leave_in_a_store_are_no_sessions_and_bring_nothing_back(
+    tmp_path, fill, name, acked
+):
+    root = tmp_path / "s"
+    with FilesStore(root, retain=True) as store:
+        fill(store, "one")
+        source = "trajectories/one.1.safetensors" if name.startswith("traj") else "log/one.log"
+        data = (root / source).read_bytes()
+        if acked:
+            store.ack("one", 1)
+        before = store.sessions(), store.pending(), store.entries()
+    (root / name).write_bytes(data)
+    for read_only in (True, False, False):
+        with FilesStore(root, retain=True, read_only=read_only) as store:
+            if not read_only or not acked:
+                assert store.sessions() == before[0]
+            assert (store.pending(), store.entries()) == before[1:]
+            for session_id in store.sessions():
+                assert list(store.records(session_id))
+    assert (root / name).read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "log/two.log",
+        "retained/two.log",
+        "trajectories/two.1.safetensors",
+        "trajectories/two.1.safetensors.tmp",
+    ],
+)
+def test_a_folder_where_a_file_should_be_keeps_no_other_session_from_recovery(tmp_path, fill, name):
+    root = tmp_path / "s"
+    with FilesStore(root) as store:
+        fill(store, "one")
+    (root / name).mkdir()
+    with FilesStore(root) as store:
+        assert (store.sessions(), store.pending()) == (["one"], ["one"])
+
+
+def test_trajectories_that_changed_places_are_each_refused_with_what_they_hold(tmp_path, fill):
+    root = tmp_path / "s"
+    with FilesStore(root) as store:
+        for name in ("one", "two"):
+            fill(store, name)
+        one, two = (root / f"trajectories/{name}.1.safetensors" for name in ("one", "two"))
+        first, second = one.read_bytes(), two.read_bytes()
+        one.write_bytes(second)
+        two.write_bytes(first)
+        with pytest.raises(
+            CorruptStoreError, match=r"one\.1\.safetensors: holds generation 1 of session 'two'"
+        ):
+            store.read("one")
+        with pytest.raises(CorruptStoreError, match="holds generation 1 of session 'one'"):
+            store.inspect("two")
+
+
 # -- the index ----------------------------------------------------------------------------------------------
 
 

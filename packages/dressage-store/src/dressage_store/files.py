@@ -179,7 +179,7 @@ class FilesStore:
         check_session_id(session_id)
         with self._gate.reading():
             entry = check_read(session_id, self._index.get(session_id))
-            return load(self._layout.trajectory(session_id, entry.generation))
+            return load(self._layout, session_id, entry.generation)
 
     def ack(self, session_id: str, generation: int) -> None:
         """Mark consumed, then delete trajectory and log (set aside where the store retains).
@@ -206,7 +206,7 @@ class FilesStore:
             entry = self._index.get(session_id)
             if entry is None or entry.state is State.DROPPED:
                 raise NotFoundError(f"session {session_id!r} has no trajectory")
-            return load(self._layout.trajectory(session_id, entry.generation))
+            return load(self._layout, session_id, entry.generation)
 
     def entries(self) -> list[Entry]:
         """Every session that was published or dropped, oldest first, with its state and outcome."""
@@ -269,7 +269,10 @@ class FilesStore:
     def _measure(self) -> None:
         layout = self._layout
         with os_errors(self.root):
-            logs = [*layout.logs.glob("*.log"), *layout.retained.glob("*.log")]
+            logs = [
+                *map(layout.log, layout.log_sessions(layout.logs)),
+                *map(layout.retained_log, layout.log_sessions(layout.retained)),
+            ]
             self._log_bytes = sum(path.stat().st_size for path in logs)
             self._trajectory_bytes = sum(path.stat().st_size for path in layout.trajectory_files())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from pathlib import Path
 
 from dressage_store.errors import (
@@ -12,6 +13,7 @@ from dressage_store.errors import (
     StoreVersionError,
     os_errors,
 )
+from dressage_store.ledger import is_session_id
 
 FORMAT = "dressage.store/2"
 READ_FORMATS = (FORMAT, "dressage.store/1")
@@ -20,6 +22,8 @@ of the second, since what is written from then on is."""
 TEMPORARY = ".tmp"
 _LOG = ".log"
 _TRAJECTORY = ".safetensors"
+_GENERATION = re.compile(r"0|[1-9][0-9]{0,18}")
+"""As :meth:`Layout.trajectory` writes it."""
 
 
 class Layout:
@@ -48,17 +52,22 @@ class Layout:
         return self.trajectories / f"{session_id}.{generation}{_TRAJECTORY}"
 
     def trajectory_files(self) -> dict[Path, tuple[str, int]]:
-        """Every whole trajectory file with its session and generation."""
+        """Every whole trajectory file with its session and generation, in name order."""
         found = {}
-        for path in sorted(self.trajectories.glob(f"*{_TRAJECTORY}")):
-            session_id, _, generation = path.name.removesuffix(_TRAJECTORY).rpartition(".")
-            if session_id and generation.isdecimal():
-                found[path] = (session_id, int(generation))
+        for name in _files(self.trajectories, _TRAJECTORY):
+            session_id, _, generation = name.removesuffix(_TRAJECTORY).rpartition(".")
+            if is_session_id(session_id) and _GENERATION.fullmatch(generation):
+                found[self.trajectories / name] = (session_id, int(generation))
         return found
+
+    def half_files(self) -> list[Path]:
+        """What a crash left of trajectories that were being written."""
+        return [self.trajectories / name for name in _files(self.trajectories, _TRAJECTORY + TEMPORARY)]
 
     def log_sessions(self, folder: Path) -> list[str]:
         """Sessions that have a log file in ``folder``, in name order."""
-        return sorted(path.name.removesuffix(_LOG) for path in folder.glob(f"*{_LOG}"))
+        names = (name.removesuffix(_LOG) for name in _files(folder, _LOG))
+        return sorted(filter(is_session_id, names))
 
     def create(self, *, fsync: bool) -> None:
         """Make the folders of a new store, or finish what a crash left half made.
@@ -109,6 +118,16 @@ class Layout:
 
     def _write_format(self, *, fsync: bool) -> None:
         replace_file(self.format, (FORMAT + "\n").encode(), fsync=fsync)
+
+
+def _files(folder: Path, suffix: str) -> list[str]:
+    """Names of the files in ``folder`` that end so. What people put there (copies, folders) is not the
+    store's: callers look at the names."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.name.endswith(suffix) and entry.is_file())
+    except FileNotFoundError:
+        return []
 
 
 def replace_file(path: Path, data: bytes, *, fsync: bool) -> None:

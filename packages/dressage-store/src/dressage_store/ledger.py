@@ -58,9 +58,14 @@ class Usage:
         return self.log_bytes + self.trajectory_bytes
 
 
+def is_session_id(session_id: object) -> bool:
+    """Whether it is 1–128 of ``A-Za-z0-9._-`` and does not start with a dot."""
+    return isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id) is not None
+
+
 def check_session_id(session_id: str) -> None:
-    """Raise SessionIdError unless the id is 1–128 of ``A-Za-z0-9._-`` and does not start with a dot."""
-    if not isinstance(session_id, str) or not _SESSION_ID.fullmatch(session_id):
+    """Raise SessionIdError unless :func:`is_session_id`."""
+    if not is_session_id(session_id):
         raise SessionIdError(
             f"session_id: {session_id!r} must be 1-128 of A-Z a-z 0-9 . _ - and not start with a dot"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from dressage_segments import SegmentsError, Trajectory, trajectory_from_bytes
 
 from dressage_store.errors import CorruptStoreError, NotFoundError, os_errors
-from dressage_store.layout import TEMPORARY, Layout, replace_file
+from dressage_store.layout import Layout, replace_file
 from dressage_store.ledger import Entry, State
 
 
@@ -18,8 +18,9 @@ def publish(path: Path, data: bytes, *, fsync: bool) -> None:
         replace_file(path, data, fsync=fsync)
 
 
-def load(path: Path) -> Trajectory:
-    """The trajectory at ``path``. Raises NotFoundError, CorruptStoreError."""
+def load(layout: Layout, session_id: str, generation: int) -> Trajectory:
+    """One generation of a session. Raises NotFoundError; CorruptStoreError, also for another's file."""
+    path = layout.trajectory(session_id, generation)
     try:
         with os_errors(path):
             data = path.read_bytes()
@@ -27,10 +28,16 @@ def load(path: Path) -> Trajectory:
         if isinstance(error.__cause__, FileNotFoundError):
             raise NotFoundError(f"{path}: the trajectory is not kept any more") from error
         raise
+    mend = "restore it from a copy, or ack it to drop it"
     try:
-        return trajectory_from_bytes(data)
+        found = trajectory_from_bytes(data)
     except SegmentsError as error:
-        raise CorruptStoreError(f"{path}: {error}: restore it from a copy, or ack it to drop it") from error
+        raise CorruptStoreError(f"{path}: {error}: {mend}") from error
+    if (found.session_id, found.generation) != (session_id, generation):
+        raise CorruptStoreError(
+            f"{path}: holds generation {found.generation} of session {found.session_id!r}: {mend}"
+        )
+    return found
 
 
 def pending_entry(trajectory: Trajectory, nbytes: int) -> Entry:
@@ -63,7 +70,7 @@ def missing_entries(layout: Layout, known: dict[str, Entry]) -> list[Entry]:
         if newest is not None and generation <= newest.generation:
             continue
         try:
-            new = pending_entry(load(path), path.stat().st_size)
+            new = pending_entry(load(layout, session_id, generation), path.stat().st_size)
         except CorruptStoreError:
             continue
         found[session_id] = replace(new, state=State.ACKED) if session_id in finished else new
@@ -75,7 +82,7 @@ def remove_leftovers(layout: Layout, known: dict[str, Entry], *, retain: bool) -
     """Remove what a crash left: half-written files, other generations than the one that the index has (and
     the disk too: of a damaged index none is lost), and acked ones unless retained."""
     with os_errors(layout.root):
-        for half in layout.trajectories.glob(f"*{TEMPORARY}"):
+        for half in layout.half_files():
             half.unlink()
         for path, (session_id, generation) in layout.trajectory_files().items():
             entry = known.get(session_id)
