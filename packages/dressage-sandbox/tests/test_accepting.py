@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from dressage_sandbox.accepting import Accepting
+import pytest
+from dressage_sandbox.accepting import Accepting, Room
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 class Holding(Accepting):
     """Holds each connection until its other end closes."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
+    def __init__(self, most: int, room: Room | None = None) -> None:
+        super().__init__(most, room=room)
         self.held = self.served = 0
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,3 +75,54 @@ async def test_a_server_that_is_stopped_at_once_leaves_no_socket() -> None:
         await asyncio.sleep(0.01)
     assert listener.fileno() == -1
     assert server.held == 0
+
+
+async def test_of_many_that_take_all_they_can_each_has_some_and_none_takes_all() -> None:
+    room = Room(most=64)
+    servers, callers = [], []
+    for _ in range(6):
+        server = Holding(256, room)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        await server.start(listener)
+        callers.append([socket.create_connection(listener.getsockname()) for _ in range(60)])
+        servers.append(server)
+        share = max(8, (64 - sum(each.held for each in servers)) // 2)
+        await settled(server, share, share)
+    assert [server.held for server in servers] == [32, 16, 8, 8, 8, 8]
+    for caller in callers[0]:  # what the first gives back is there for the others
+        caller.close()
+    async with asyncio.timeout(20):
+        while sum(server.held for server in servers[1:]) < 48 + 4:
+            await asyncio.sleep(0.005)
+    for server, opened in zip(servers, callers, strict=True):
+        server.stop()
+        await settled(server, 0, server.served)
+        for caller in opened:
+            caller.close()
+
+
+@given(st.lists(st.integers(0, 5), max_size=200))
+def test_a_place_is_had_again_however_often_it_was_taken(takers: list[int]) -> None:
+    room, held = Room(most=16), [0] * 6
+    for taker in takers:
+        if room.has_one(held[taker]):
+            room.take()
+            held[taker] += 1
+    assert sum(held) <= 16 + 6 * 8
+    for number in held:
+        for _ in range(number):
+            room.give_back()
+    assert room.has_one(7)
+    assert not room.has_one(16)
+
+
+async def test_connections_take_no_more_than_half_of_what_this_process_may_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
+    room = Room()
+    assert room.has_one(127)
+    assert not room.has_one(257)
+    for files in (-1, 1 << 20):
+        monkeypatch.setattr("resource.getrlimit", lambda which, files=files: (files, files))
+        assert Room().has_one(10_000)

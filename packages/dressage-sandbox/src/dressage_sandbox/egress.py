@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from .accepting import Accepting
+from .accepting import Accepting, Room
 from .errors import InvalidSpec
 from .proxy_request import HEAD_BYTES, Refused, read_head, target_of
 from .relay import parse_address, pump, splice
@@ -121,9 +121,13 @@ class Egress(Accepting):
     """Serves one sandbox on a listening socket of its network namespace."""
 
     def __init__(
-        self, allowed: AllowList, resolve: Resolve | None = None, max_connections: int = 128
+        self,
+        allowed: AllowList,
+        resolve: Resolve | None = None,
+        max_connections: int = 128,
+        room: Room | None = None,
     ) -> None:
-        super().__init__(max_connections, HEAD_BYTES)
+        super().__init__(max_connections, HEAD_BYTES, room)
         self._allowed = allowed
         self._resolve = resolve or resolve_name
         self.refused: deque[str] = deque(maxlen=_KEPT_REFUSALS)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 
+from .accepting import Room
 from .egress import AllowList, Egress
 from .errors import SandboxStartFailed
 from .inside import wire
@@ -20,14 +21,14 @@ START_S = 20.0
 """How long a sandbox may take to start."""
 
 
-def servers_of(spec: SandboxSpec) -> dict[int, Relay | Egress]:
+def servers_of(spec: SandboxSpec, room: Room | None = None) -> dict[int, Relay | Egress]:
     """What listens on ports inside, by port."""
     servers: dict[int, Relay | Egress] = {}
     if spec.relay is not None:
         host, port = parse_address(spec.relay)
-        servers[wire.RELAY_PORT] = Relay(lambda: asyncio.open_connection(host, port), spec.relay)
+        servers[wire.RELAY_PORT] = Relay(lambda: asyncio.open_connection(host, port), spec.relay, room=room)
     if spec.egress:
-        servers[wire.EGRESS_PORT] = Egress(AllowList.parse(spec.egress))
+        servers[wire.EGRESS_PORT] = Egress(AllowList.parse(spec.egress), room=room)
     return servers
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .accepting import Room
 from .errors import InvalidSpec, SandboxError, SandboxGone, SandboxStartFailed
 from .groups import sweep
 from .owners import Records, default_folder, snapshot_name
@@ -67,6 +68,7 @@ class BubblewrapProvider:
         self._sandboxes: dict[str, BubblewrapSandbox] = {}
         self._starting = asyncio.Semaphore(self._most_starting)
         self._probing = asyncio.Lock()
+        self._room = Room()
         self._snapshots: dict[str, Path] = {}
         self._roots = Roots(self._records.folder)
         self._cleanups: set[asyncio.Task[None]] = set()
@@ -100,6 +102,7 @@ class BubblewrapProvider:
             if not self._loop.is_closed():
                 raise SandboxError(OTHER_LOOP)
             self._cleanups.clear()
+            self._room = Room()
             self._starting, self._probing = asyncio.Semaphore(self._most_starting), asyncio.Lock()
             for sandbox in self._sandboxes.values():  # nobody can use it any more
                 self._behind(sandbox.terminate())
@@ -149,7 +152,7 @@ class BubblewrapProvider:
             if self._watch.missing:  # it was killed
                 self._behind(asyncio.to_thread(self._watch.start))
             try:
-                await connect(machine, self._records, sandbox)
+                await connect(machine, self._records, sandbox, self._room)
                 archive = self._archive_of(spec.snapshot) if spec.snapshot is not None else None
                 archive = rooted.archive if archive is None and rooted is not None else archive
                 if archive is not None:

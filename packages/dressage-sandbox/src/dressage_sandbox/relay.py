@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from .accepting import Accepting
+from .accepting import Accepting, Room
 from .errors import InvalidSpec, SandboxError
 
 __all__ = ["Dial", "Relay", "parse_address", "pump", "splice"]
@@ -42,8 +42,8 @@ class Relay(Accepting):
     inside that is exposed).
     """
 
-    def __init__(self, dial: Dial, name: str, max_connections: int = 256) -> None:
-        super().__init__(max_connections)
+    def __init__(self, dial: Dial, name: str, max_connections: int = 256, room: Room | None = None) -> None:
+        super().__init__(max_connections, room=room)
         self._dial = dial
         self._name = name
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import seccomp
+from .accepting import Room
 from .arguments import base_env, file_sizes, rlimits, sandbox_arguments
 from .bwrap import find_bubblewrap
 from .cgroups import Cgroups, detect
@@ -108,7 +109,7 @@ def _shelf_of(machine: Machine, spec: SandboxSpec, rooted: Rooted | None) -> She
     return make_shelf(sources, drops_root=machine.launcher.drops_root, overlay=overlay)
 
 
-async def connect(machine: Machine, records: Records, sandbox: BubblewrapSandbox) -> None:
+async def connect(machine: Machine, records: Records, sandbox: BubblewrapSandbox, room: Room) -> None:
     """Process 1 goes into its group, gets its configuration, and answers that it is ready."""
     spec, process = sandbox.spec, sandbox.process
     pid = await process.learn_inner(START_S)
@@ -123,7 +124,7 @@ async def connect(machine: Machine, records: Records, sandbox: BubblewrapSandbox
     expires = boot_time() + spec.ttl_s
     sandbox.record = replace(sandbox.record, pid=pid, started=started, expires=expires)
     records.put(sandbox.record)
-    servers = servers_of(spec)
+    servers = servers_of(spec, room)
     door, *listeners = await ready(process, _configuration(machine, spec), len(servers))
     try:
         for server, listener in zip(servers.values(), listeners, strict=True):
