@@ -83,6 +83,22 @@ async def test_a_reply_that_was_gone_on_from_is_not_thrown_away_by_a_later_branc
     assert (await rig.end(session)).lost_tokens == {}
 
 
+@pytest.mark.parametrize(
+    "left", [{"content": ""}, {"content": None}, {"content": [], "reasoning_content": "t"}]
+)
+async def test_an_empty_message_that_a_broken_stream_left_before_a_turn_of_calls_is_a_part_of_it(
+    rig, shell, call, left
+):
+    rig.script("never heard", "look " + call(a=1), "done")
+    session = await rig.open()
+    await rig.chat(session, "q", tools=[shell])
+    made = (await rig.chat(session, "q", tools=[shell])).choices[0].message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": made["tool_calls"][0]["id"], "content": "r"}
+    await rig.chat(session, "q", {"role": "assistant", **left}, made, result, tools=[shell])
+    assert [turn.parent for turn in rig.tree(session).turns] == [-1, -1, 1]
+    assert len((await rig.end(session)).segments) == 1
+
+
 @given(st.text(), st.sampled_from(sorted(BROKEN_MARKS)), st.text())
 def test_whatever_stands_around_the_news_is_read(before, news, after):
     raw = [{"role": "user", "content": before + news + after}]

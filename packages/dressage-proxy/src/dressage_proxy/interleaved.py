@@ -204,11 +204,12 @@ def _whole(returned: Container[str], parts: Sequence[Message], handles: Sequence
     key = _key(joined)
     if key is None or key not in returned:
         return None
-    # A part that says nothing is one by its thought or handle, unless turns said nothing too.
+    # A part that says nothing is one by its thought or handle, or where the turn is known by its calls (it is
+    # what a broken stream left of an earlier try), unless turns said nothing too.
     silent = [at for at, part in enumerate(parts) if not texts[at] and not part.get("tool_calls")]
     if silent and _key({"role": "assistant", "content": ""}) in returned:
         return None
-    if not all(thoughts[at] or handles[at] for at in silent):
+    if not calls and not all(thoughts[at] or handles[at] for at in silent):
         return None
     # Text alone may be what two turns said; beside calls it is the text of the turn that made them.
     return joined if calls or len(silent) == len(parts) - 1 else None
