@@ -102,6 +102,19 @@ async def test_a_deletion_that_was_logged_but_not_done_is_done(rig, make_rig):
     assert rig.store.sessions() == rig.store.pending() == []
 
 
+async def test_a_copy_of_a_log_is_no_session_and_does_not_take_its_place(rig, make_rig):
+    session = await rig.open()
+    await rig.chat(session, "hi")
+    logs = rig.store.root / "log"
+    (logs / f"{session}.bak.log").write_bytes((logs / f"{session}.log").read_bytes())
+    await rig.chat(session, "other")
+    again = await restarted(make_rig, rig)
+    assert (await again.http.get(f"/sessions/{session}.bak")).status_code == 410
+    assert (await again.http.get(f"/sessions/{session}")).json()["steps"] == 2
+    await again.chat(session, "more")
+    assert len((await again.end(session)).segments) == 3
+
+
 async def test_a_damaged_session_is_left_alone_and_the_others_go_on(rig, make_rig):
     good, torn, wrong = await rig.open(), await rig.open(), await rig.open()
     for session in (good, torn, wrong):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dressage_segments import (
+    BufferFormatError,
     FailureClass,
     Final,
     LogRecord,
@@ -267,6 +268,8 @@ class Sessions:
             return
         tree = tree_from_records(records)
         session = Opened.of(records[0]).session(tree, self._config)
+        if session.id != session_id:
+            raise BufferFormatError(f"its log is that of session {session.id!r}")
         for turn in tree.turns:
             session.remember(turn)
         for record in records:
