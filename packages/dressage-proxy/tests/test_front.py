@@ -28,6 +28,7 @@ class Shard:
         await send({"type": "http.response.body", "body": b"{}"})
 
     async def ask(self, method, path, body, headers, patience_s):
+        self.patience = patience_s
         if self.hangs:
             await asyncio.Event().wait()
         self.told = self.file.read()
@@ -172,6 +173,35 @@ async def test_what_was_asked_while_a_shard_was_away_stays(gate):
     shard.meanwhile = lambda: asyncio.wait_for(ask(front, "POST", "/rollout/resume", {"version": 3}), 5)
     status, _ = await ask(front, "POST", "/rollout/pause", {})
     assert (status, gate.read()) == (503, GateState(version=3))
+
+
+@pytest.mark.parametrize("here", [0, 1])
+async def test_a_pause_and_a_resume_do_not_wait_for_a_shard_that_is_away(gate, here):
+    """It has nothing in flight, and is told when it starts, before it takes a request."""
+    shards = [Shard(None), Shard(None)]
+    for shard in shards:
+        shard.file = gate
+    shards[here].status = 200
+    front = front_of(gate, *shards, up=lambda shard: shard == here)
+    status, paused = await ask(front, "POST", "/rollout/pause", {"timeout_s": 1})
+    assert (status, paused) == (200, {"quiesced": True, "preempted": 0, "waiting": 0})
+    assert shards[1 - here].patience == 0.0
+    assert shards[here].patience is None
+    assert gate.read().paused
+    status, resumed = await ask(front, "POST", "/rollout/resume", {"version": 3})
+    assert (status, resumed["state"], resumed["version"]) == (200, "running", 3)
+    for shard in shards:
+        shard.status = None
+    nobody = front_of(gate, *shards, up=lambda _: False)
+    for path, body in (("pause", {"timeout": 1}), ("resume", {"version": "3"})):
+        refused, _ = await ask(nobody, "POST", f"/rollout/{path}", body)
+        assert refused == 503, "what every shard would refuse is no pause"
+
+
+async def test_a_shard_that_is_there_and_does_not_answer_is_no_quiet_one(gate):
+    silent = Shard(None)
+    silent.file = gate
+    assert (await ask(front_of(gate, silent), "POST", "/rollout/pause", {"timeout_s": 1}))[0] == 503
 
 
 @pytest.mark.parametrize("away", [(), (1,), (0, 2), (0, 1, 2)])

@@ -20,7 +20,7 @@ _ASKED = _HOP | {b"content-length", b"expect"}
 """The body is sent as what was read of it."""
 _SAID = _HOP | {b"date"}
 """The server here says its own."""
-PATIENCE_S = 20.0
+_PATIENCE_S = 20.0
 """How long a request waits for a shard that restarts, before it is told to come again."""
 _POLL_S = 0.1
 log = logging.getLogger("dressage.proxy")
@@ -67,7 +67,7 @@ class Peer:
 
         Raises OSError or aiohttp.ClientError where no answer comes.
         """
-        patience_s = PATIENCE_S if patience_s is None else patience_s
+        patience_s = _PATIENCE_S if patience_s is None else patience_s
         deadline = asyncio.get_running_loop().time() + patience_s
         while True:
             try:
@@ -126,7 +126,7 @@ class Peer:
     ) -> aiohttp.ClientResponse:
         """Send once it can be reached: a request that never arrived may be sent again."""
         text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             try:
                 return await self._opened().request(

@@ -17,7 +17,7 @@ from dressage_proxy.errors import ConflictError
 from dressage_proxy.gate import GateFile, GateState, to_json
 from dressage_proxy.session_ids import session_in, shard_of
 from dressage_proxy.shards.exposition import merged
-from dressage_proxy.shards.forward import PATIENCE_S, Answer, Peer, refuse
+from dressage_proxy.shards.forward import Answer, Peer, refuse
 
 _PROBES = ("/health", "/ready")
 _PROBE_PATIENCE_S = 2.0
@@ -100,9 +100,15 @@ class Front:
         return [orjson.loads(answer.body) for answer in answers if answer is not None]
 
     async def _answers(
-        self, scope: Scope, body: bytes, within_s: float, patience_s: float | None = None
+        self,
+        scope: Scope,
+        body: bytes,
+        within_s: float,
+        patience_s: float | None = None,
+        absent: Answer | None = None,
     ) -> list[Answer | None]:
-        """Every shard's answer; None for one that is away or does not answer in time."""
+        """Every shard's answer; None for one that is away or does not answer in time. Where ``absent`` is
+        given, that is the answer of one that is away, and it is not waited for."""
         names = {b"authorization", b"content-type"}
         headers = {
             name.decode("latin-1"): value.decode("latin-1")
@@ -110,14 +116,17 @@ class Front:
             if name in names
         }
 
-        async def ask(peer: Peer) -> Answer | None:
+        async def ask(shard: int) -> Answer | None:
+            away = absent is not None and not self._up(shard)
+            patience = 0.0 if away else patience_s
             try:
                 async with asyncio.timeout(within_s):
-                    return await peer.ask(scope["method"], scope["path"], body, headers, patience_s)
+                    peer = self._peers[shard]
+                    return await peer.ask(scope["method"], scope["path"], body, headers, patience)
             except (aiohttp.ClientError, OSError):  # a TimeoutError is one
-                return None
+                return absent if away or not self._up(shard) else None
 
-        return list(await asyncio.gather(*map(ask, self._peers)))
+        return list(await asyncio.gather(*map(ask, range(len(self._peers)))))
 
     async def _pause(self, scope: Scope, body: bytes, send: Send) -> None:
         session = _field(body, "session_id")
@@ -128,7 +137,7 @@ class Front:
         asked = _read(PauseBody, body)
         state = self._told if asked is None else self._told.closed(None)  # else all will refuse it
         waits_s = 0.0 if asked is None else asked.timeout_s
-        answers = await self._tell(scope, body, send, state, waits_s)
+        answers = await self._tell(scope, body, send, state, waits_s, understood=asked is not None)
         if answers is None:
             return
         reply = {
@@ -148,16 +157,24 @@ class Front:
             told = {"code": error.code, "message": error.message, "field": error.field, "fix": error.fix}
             await _send(send, error.status, orjson.dumps({"error": told}))
             return
-        answers = await self._tell(scope, body, send, state)
+        answers = await self._tell(scope, body, send, state, understood=asked is not None)
         if answers is not None:
             await _send(send, 200, orjson.dumps(_sum(answers)))
 
     async def _tell(
-        self, scope: Scope, body: bytes, send: Send, state: GateState, waits_s: float = 0.0
+        self,
+        scope: Scope,
+        body: bytes,
+        send: Send,
+        state: GateState,
+        waits_s: float = 0.0,
+        *,
+        understood: bool,
     ) -> list[dict[str, Any]] | None:
         """Tell all shards what changes the gate's state; their answers, or None where one gave none or
         refused it, which is passed on. It is kept before it is said, and stays where a shard is away or
-        fails: who starts is told so then. Where all refuse it, it is as it was."""
+        fails: who starts is told so then, before it takes a request, so that one that is away has nothing
+        in flight and is not waited for. Where all refuse it, it is as it was."""
         before = self._told
         try:
             self._keep(state)
@@ -165,8 +182,8 @@ class Front:
             log.error("the store failed: %s", error)  # noqa: TRY400
             await refuse(scope, send, 503, "store_failed", "what is paused cannot be noted: the store failed")
             return None
-        patience_s = waits_s if waits_s > PATIENCE_S else None  # who waits so long waits for a shard, too
-        answers = await self._answers(scope, body, _ANSWER_S + waits_s, patience_s)
+        absent = _at_its_start(state) if understood else None  # else all refuse it, in their own words
+        answers = await self._answers(scope, body, _ANSWER_S + waits_s, absent=absent)
         if self._told is not state:
             await self._remind(scope, state)
         elif any(answer is not None and 400 <= answer.status < 500 for answer in answers):
@@ -184,7 +201,8 @@ class Front:
                 path, body = "/rollout/resume", orjson.dumps({"version": said.version})
             else:
                 return
-            await self._answers({**scope, "method": "POST", "path": path}, body, _ANSWER_S)
+            again = {**scope, "method": "POST", "path": path}
+            await self._answers(again, body, _ANSWER_S, absent=_at_its_start(said))
 
     def _keep(self, state: GateState) -> None:
         if state != self._told:
@@ -216,6 +234,16 @@ class Front:
             str(shard): answer.body.decode() for shard, answer in enumerate(answers) if answer is not None
         }
         await _send(send, 200, merged(texts), {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _at_its_start(state: GateState) -> Answer:
+    """What a shard would say of a pause or resume that is told this state when it starts."""
+    said = {
+        **{"quiesced": True, "preempted": 0, "waiting": 0, "in_flight": 0},
+        "state": "paused" if state.paused else "running",
+        "version": state.version if state.version >= 0 else None,
+    }
+    return Answer(200, {}, orjson.dumps(said))
 
 
 def _sum(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

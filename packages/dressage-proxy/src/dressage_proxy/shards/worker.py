@@ -86,23 +86,35 @@ class ShardApp:
 async def serve_shard(proxy: Proxy, place: ShardPlace, base_url: str) -> None:
     """Serve until SIGTERM, or until the parent is gone."""
     stop = stop_at_signals()
-    with socket.socket(fileno=place.channel) as channel:
-        async with running(proxy, lambda: _told(channel)):
-            await _serve(proxy, place, base_url, channel, stop)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def told() -> GateState:
+        # First, so that what is said after this state finds somebody to listen.
+        path = place.socket_of(place.index)
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        listener.listen(2048)
+        return _told(channel)
+
+    with socket.socket(fileno=place.channel) as channel, listener:
+        async with running(proxy, told):
+            await _serve(proxy, place, base_url, channel, listener, stop)
 
 
-async def _serve(proxy: Proxy, place: ShardPlace, base_url: str, channel: socket.socket, stop: Stop) -> None:
+async def _serve(
+    proxy: Proxy,
+    place: ShardPlace,
+    base_url: str,
+    channel: socket.socket,
+    listener: socket.socket,
+    stop: Stop,
+) -> None:
     limit = proxy.config.max_body_bytes
     peers = [Peer(place.socket_of(shard), limit) for shard in range(place.count)]
     front = Peer(place.folder / FRONT, limit)
     handed = CombinedApp(proxy.data_app(), None)
     direct = http_server(ShardApp(place, handed, peers, None if place.apart else front))
     direct.config.load()
-    path = place.socket_of(place.index)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    listener.listen(2048)
     settle_garbage_collector()
     async with serving([(http_server(proxy.app(base_url)), listener)]):
         _adopt_all(channel, direct, stop)
