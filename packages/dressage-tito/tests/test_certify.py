@@ -146,6 +146,7 @@ def test_the_command_refuses_wrong_usage(capsys: pytest.CaptureFixture[str]) -> 
         ("--conversations", "-3", "expected one argument|'-3' is no number"),
         ("--template-kwargs", "{", "{ is no JSON object"),
         ("--template-kwargs", "[1]", "is no JSON object"),
+        ("--template-kwargs", '{"a": ' + "[" * 20_000, "is no JSON object"),
         ("--template-kwargs", '{"messages": 1}', "may not set .'messages'."),
     ],
 )

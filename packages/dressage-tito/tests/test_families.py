@@ -112,6 +112,7 @@ def test_a_users_profile_wins(toy_folder: Path, tmp_path: Path) -> None:
         ('closing_stops = { "<|im_end|>" = "<x>" }', "closing_stops names '<x>'"),
         ('tool_grammar = "klingon"', "tool_grammar is 'klingon': give one of none, unknown"),
         ("= 3", "cannot be read as TOML"),
+        ("stops = " + "[" * 5000, "cannot be read as TOML"),
     ],
 )
 def test_a_wrong_profile_is_refused_by_its_key(

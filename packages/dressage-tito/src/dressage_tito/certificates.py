@@ -49,7 +49,7 @@ def read_report(path: str | Path) -> Certificate | None:
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         return _certificate({"name": report["path"], **report}) if report["certified"] is True else None
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise NotCertifiedError(f"{path} is no report of dressage-tito certify ({error})") from error
 
 

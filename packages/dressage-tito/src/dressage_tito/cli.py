@@ -49,10 +49,10 @@ def _positive(text: str) -> int:
 def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text} is no JSON object")
+        raise argparse.ArgumentTypeError(f"{text:.200} is no JSON object")
     try:
         return checked_kwargs(value)
     except ValueError as error:

@@ -92,5 +92,5 @@ def complete_profile(
 def _read_profile(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ProfileError(f"{path} cannot be read as TOML ({error})") from error
