@@ -14,12 +14,17 @@ from dressage_tito import Tool
 
 from dressage_proxy.dialects import params
 from dressage_proxy.dialects.content import function_tool, known, mapping, text_field
+from dressage_proxy.dialects.messages_known import DEFINED
 from dressage_proxy.dialects.params import names, short, unsupported
 
 _TOOL_FIELDS = names(
     "type name description input_schema strict defer_loading eager_input_streaming input_examples "
     "allowed_callers"
 )
+_DEFINED_FIELDS = names(
+    "type name strict defer_loading input_examples allowed_callers max_characters eager_input_streaming"
+)
+"""``max_characters`` is the client's own: how much of a file it shows."""
 _REFERENCE = "tool_reference"
 _REFERENCE_FIELDS = names("type tool_name")
 _LOADED = "This tool can be called from now on:\n"
@@ -33,18 +38,23 @@ class Tools:
         self.deferred: list[Tool] = []
 
     def add(self, item: object, at: str) -> None:
-        """Take one tool. Raises RequestError for one that only Anthropic's servers have."""
+        """Take one tool. Raises RequestError for one that Anthropic's servers, or models that see, have."""
         tool = mapping(item, at, "a tool with name and input_schema")
-        if tool.get("type") not in (None, "custom"):
+        kind = tool.get("type")
+        defined = DEFINED.get(kind) if isinstance(kind, str) else None
+        if defined is None and kind not in (None, "custom"):
             raise unsupported(
                 f"{at}.type",
-                f"{at}.type is {short(tool.get('type'))}: a tool of Anthropic's own servers",
-                "send tools with an input_schema alone",
+                f"{at}.type is {short(kind)}: a tool of Anthropic's own servers or models",
+                f"send tools with an input_schema, or of the types {', '.join(DEFINED)}",
             )
-        known(tool, _TOOL_FIELDS, at)
+        known(tool, _TOOL_FIELDS if defined is None else _DEFINED_FIELDS, at)
         name = text_field(tool, "name", at, empty=False)
-        description = params.shape(tool.get("description"), str, f"{at}.description", "")
-        schema = params.shape(tool.get("input_schema"), dict, f"{at}.input_schema", None)
+        if defined is None:
+            description = params.shape(tool.get("description"), str, f"{at}.description", "")
+            schema = params.shape(tool.get("input_schema"), dict, f"{at}.input_schema", None)
+        else:
+            description, schema = defined
         deferred = params.flag(tool, "defer_loading", f"{at}.")
         (self.deferred if deferred else self.offered).append(function_tool(name, description, schema))
 
