@@ -91,16 +91,33 @@ def test_a_closed_loopback_is_found(monkeypatch):
     assert row.level is Level.FAIL
 
 
-def test_an_orphan_of_an_earlier_run_is_found_and_a_live_runs_process_is_not(tmp_path):
-    for pid, parent in ((41, 1), (42, 40)):
+ENGINE = b"python\0-m\0dressage_recipes.local.engine\0"
+SERVED = b"python\0-m\0dressage_proxy.cli\0serve\0--control-key-file\0"
+OF_A_RUN = SERVED + b"/tmp/dressage-run-x1/control.key\0"
+A_SERVICE = SERVED + b"/etc/dressage/key\0"
+
+
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [(b"/sbin/init\0", "kill 41 43"), (b"python\0/opt/bin/dressage\0demo\0", "")],
+    ids=["an init", "a run in a container"],
+)
+def test_an_orphan_of_an_earlier_run_is_found_and_neither_a_live_runs_nor_a_service(tmp_path, first, found):
+    for pid, parent, command in (
+        (1, 0, first),
+        (41, 1, ENGINE),
+        (42, 40, ENGINE),
+        (43, 1, OF_A_RUN),
+        (44, 1, A_SERVICE),
+    ):
         folder = tmp_path / str(pid)
         folder.mkdir()
-        (folder / "cmdline").write_bytes(b"python\0-m\0dressage_recipes.local.engine\0")
+        (folder / "cmdline").write_bytes(command)
         (folder / "stat").write_text(f"{pid} (python (x) y) S {parent} 1 1 0")
     uid = (tmp_path / "41").stat().st_uid
     (row,) = doctor._leftovers(tmp_path, uid)
-    assert row.level is Level.WARN
-    assert row.fix == "kill 41"
+    assert sorted(row.fix.split()) == sorted(found.split())
+    assert row.level is (Level.WARN if found else Level.OK)
 
 
 def test_a_broken_sandbox_package_is_a_finding_not_a_crash():

@@ -14,6 +14,8 @@ from enum import StrEnum
 from importlib import import_module, metadata
 from pathlib import Path
 
+from dressage_recipes.local.scratch import PREFIX
+
 GIB = 1 << 30
 NEEDED_MEMORY = 2 * GIB
 NEEDED_DISK = 2 * GIB
@@ -195,10 +197,15 @@ def _own_commands(proc: Path, uid: int) -> Iterable[tuple[int, str]]:
 
 
 def _is_orphan(proc: Path, pid: int, command: str) -> bool:
-    if "dressage_recipes.local" not in command and "dressage_proxy.cli serve" not in command:
+    """Whether a run started it and is gone. A proxy that somebody keeps as a service has no parent either, and
+    a run that is itself process 1, of a container, is every such process's parent."""
+    of_a_run = "dressage_recipes.local" in command
+    of_a_run |= "dressage_proxy.cli serve" in command and PREFIX in command  # its key is in the run's folder
+    if not of_a_run:
         return False
     try:
         stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        first = (proc / "1" / "cmdline").read_bytes()
     except OSError:
         return False
-    return int(stat.rpartition(")")[2].split()[1]) == 1
+    return int(stat.rpartition(")")[2].split()[1]) == 1 and b"dressage" not in first
