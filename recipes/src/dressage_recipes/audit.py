@@ -8,7 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dressage_segments import AuditReport, Finding, LossCause, Promise, SegmentsError, audit, turn_from_record
+from dressage_segments import (
+    AuditReport,
+    Finding,
+    LossCause,
+    Promise,
+    SegmentsError,
+    Trajectory,
+    audit,
+    turn_from_record,
+)
 from dressage_store import FilesStore, State, StoreError
 
 from dressage_recipes.errors import NotARunError
@@ -87,13 +96,14 @@ def audit_run(folder: Path) -> RunAudit:
     """
     summary = folder / SUMMARY_FILE
     results = []
+    seen: dict[str, str] = {}
     for root in stores_of(folder):
         try:
             store = FilesStore(root, read_only=True)
         except StoreError as error:
             raise NotARunError(f"{folder} holds no store that can be read: {error}") from error
         with store:
-            results.append(_audit_store(store, over=summary.exists()))
+            results.append(_audit_store(store, over=summary.exists(), seen=seen))
     result = _sum(results)
     if not result.sessions:
         result = replace(result, doubts=(Doubt("", Promise.P2, "the store holds no session"),))
@@ -125,8 +135,9 @@ def store_of(folder: Path) -> Path:
     return inside if inside.is_dir() else folder
 
 
-def _audit_store(store: FilesStore, *, over: bool) -> RunAudit:
-    """``over``: the run wrote its summary, so that an unfinished session is a doubt, not work in progress."""
+def _audit_store(store: FilesStore, *, over: bool, seen: dict[str, str]) -> RunAudit:
+    """``over``: the run wrote its summary, so that an unfinished session is a doubt, not work in progress.
+    ``seen``: whose the engine calls of the run's other sessions are; this store's are added."""
     counts = Counter[str]()
     lost = Counter[str]()
     doubts: list[Doubt] = []
@@ -147,11 +158,12 @@ def _audit_store(store: FilesStore, *, over: bool) -> RunAudit:
                 counts["sampled"] += dropped
                 lost[LossCause.DELETED] += dropped
                 continue
-            report = audit(store.records(session_id), store.inspect(session_id))
+            trajectory = store.inspect(session_id)
+            report = audit(store.records(session_id), trajectory)
         except (StoreError, SegmentsError) as error:
             doubts.append(Doubt(session_id, Promise.P3, f"cannot be read: {error}"))
             continue
-        doubts += _doubts(report)
+        doubts += [*_doubts(report), *_twice(trajectory, seen)]
         counts["sampled"] += report.sampled_tokens
         counts["trained"] += report.trained_tokens
         counts["proven"] += report.proven_tokens
@@ -207,6 +219,15 @@ def _doubts(report: AuditReport) -> Iterator[Doubt]:
         where = "" if finding.segment_index is None else f"segment {finding.segment_index} "
         call = f"call {finding.call_id} " if finding.call_id else ""
         yield Doubt(report.session_id, finding.promise, f"{where}{call}{finding.message}")
+
+
+def _twice(trajectory: Trajectory, seen: dict[str, str]) -> Iterator[Doubt]:
+    """P2 over the whole run: no session has an engine call of another (or of itself, in another store)."""
+    calls = {call for segment in trajectory.segments for call in segment.calls}
+    for call in sorted(calls & seen.keys())[:1]:
+        message = f"call {call} is one of session {seen[call]!r} too: its tokens would train twice"
+        yield Doubt(trajectory.session_id, Promise.P2, message)
+    seen.update(dict.fromkeys(calls, trajectory.session_id))
 
 
 def _sampled(store: FilesStore, session_id: str) -> int:

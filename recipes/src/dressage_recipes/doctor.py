@@ -197,8 +197,8 @@ def _own_commands(proc: Path, uid: int) -> Iterable[tuple[int, str]]:
 
 
 def _is_orphan(proc: Path, pid: int, command: str) -> bool:
-    """Whether a run started it and is gone. A proxy that somebody keeps as a service has no parent either, and
-    a run that is itself process 1, of a container, is every such process's parent."""
+    """Whether a run started it and is gone. A proxy that somebody keeps as a service has no parent either,
+    and a run that is itself process 1, of a container, is every such process's parent."""
     of_a_run = "dressage_recipes.local" in command
     of_a_run |= "dressage_proxy.cli serve" in command and PREFIX in command  # its key is in the run's folder
     if not of_a_run:
