@@ -103,6 +103,16 @@ async def test_claude_code_is_told_its_window_model_and_limits(open_session, exe
     assert env["ANTHROPIC_BASE_URL"] == URL
 
 
+async def test_programs_that_give_a_long_reply_up_are_told_to_wait_for_an_hour(open_session, executor):
+    for adapter in (CLAUDE_CODE, CODEX, OPENCLAW):
+        await open_session(adapter).turn("t1", "go")
+    assert executor.runs[0].env["API_TIMEOUT_MS"] == "3600000"
+    codex = tomllib.loads(executor.files["/tmp/agent/codex/config.toml"].decode())
+    assert codex["model_providers"]["proxy"]["stream_idle_timeout_ms"] == 3600000
+    openclaw = json.loads(executor.files["/tmp/agent/openclaw.json"])
+    assert openclaw["models"]["providers"]["proxy"]["timeoutSeconds"] == 3600
+
+
 @pytest.mark.parametrize("adapter", PROGRAMS, ids=lambda adapter: adapter.name)
 def test_a_program_is_pinned_and_says_how_to_install_it(adapter):
     name, _, version = adapter.npm.rpartition("@")

@@ -18,6 +18,10 @@ from dressage_blackbox_server.adapter import (
 )
 from dressage_blackbox_server.command import NO_KEY
 
+REQUEST_S = 3600
+"""How long a program waits for one reply: its own default is shorter than a long reply takes. It is the
+session's turn that ends in time, and the proxy that gives an engine up."""
+
 _CLAUDE = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions")
 _CLAUDE_MODELS = (
     "ANTHROPIC_MODEL",
@@ -53,6 +57,7 @@ CLAUDE_CODE = AgentAdapter(
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "{output_tokens}",
         **dict.fromkeys(_CLAUDE_MODELS, "{model}"),
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "API_TIMEOUT_MS": str(REQUEST_S * 1000),
         **dict.fromkeys(_CLAUDE_SWITCHES, "1"),
     },
     output=OutputRule(kind=OutputKind.JSON_LINES, answer_path="result", thread_path="session_id"),
@@ -77,7 +82,7 @@ name = "proxy"
 base_url = "{{openai_url}}"
 env_key = "CODEX_PROXY_KEY"
 wire_api = "responses"
-stream_idle_timeout_ms = {3600 * 1000}
+stream_idle_timeout_ms = {REQUEST_S * 1000}
 """
 
 CODEX = AgentAdapter(
@@ -191,6 +196,7 @@ _OPENCLAW_CONFIG = _unquoted(
                         "baseUrl": "{openai_url}",
                         "apiKey": NO_KEY,
                         "api": "openai-completions",
+                        "timeoutSeconds": REQUEST_S,
                         "models": [
                             {
                                 "id": "{model}",
@@ -206,6 +212,8 @@ _OPENCLAW_CONFIG = _unquoted(
                 "defaults": {
                     "workspace": "{workdir}",
                     "skipBootstrap": True,
+                    "timeoutSeconds": 24 * REQUEST_S,
+                    "compaction": {"timeoutSeconds": REQUEST_S},
                     "model": {"primary": "proxy/{model}"},
                 }
             },
