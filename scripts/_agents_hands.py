@@ -24,7 +24,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Hands:
     """An agent. ``told`` and ``begun`` are numbers of events of a reply's stream: after ``told`` the text is
-    whole and no call has begun; after ``begun``, where that is another event, the text has begun."""
+    whole and no call has begun; after ``begun``, where that is another event, the reply has begun."""
 
     shell: Callable[[str], Tool]
     write: Callable[[str, str], Tool]
@@ -85,6 +85,7 @@ HANDS: Mapping[str, Hands] = {
         lambda line: Tool("bash", {"command": line, "description": "run"}),
         lambda name, text: Tool("write", {"filePath": f"{WORKDIR}/{name}", "content": text}),
         told=3,
+        begun=2,
         spawn=lambda prompt: [
             [Tool("task", {"description": "part", "prompt": prompt, "subagent_type": "general"})]
         ],

@@ -164,7 +164,7 @@ def cut_early(hands: Hands) -> Scenario:
 
 
 def cut_begun(hands: Hands) -> Scenario | None:
-    """The stream of the second reply ends in its text."""
+    """The stream of the second reply ends in the middle of its text or thought."""
     return None if hands.begun is None else cut(hands, hands.begun)
 
 
