@@ -6,7 +6,7 @@ import pytest
 from dressage_recipes.audit import audit_run, describe
 from dressage_recipes.cli import main
 from dressage_recipes.errors import NotARunError
-from dressage_segments import FailureClass, Final, final_to_record, finalize
+from dressage_segments import EngineCall, FailureClass, Final, final_to_record, finalize
 from dressage_segments.synthetic import SyntheticSession
 from dressage_store import FilesStore
 
@@ -161,6 +161,34 @@ def test_the_stores_of_a_proxy_with_shards_are_one_run(tmp_path, capsys):
         audit_run(tmp_path)
     assert main(["audit", str(root)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_session_that_two_shards_have_is_a_doubt(tmp_path):
+    root = tmp_path / "store"
+    root.mkdir()
+    (root / "shards").write_text("2\n")
+    for shard in range(2):
+        with FilesStore(root / f"shard-{shard}", retain=True) as store:
+            for name in ("a", f"own-{shard}"):
+                write_session(store, name)
+    (doubt,) = audit_run(tmp_path).doubts
+    assert (doubt.session_id, doubt.promise) == ("a", "P2")
+    assert "is one of session 'a' too" in doubt.message
+
+
+def test_an_engine_call_that_two_sessions_have_is_a_doubt(run, monkeypatch):
+    folder, store = run
+    write_session(store, "a")
+    said = EngineCall.__init__
+
+    def of_a(self, *, call_id, **more):
+        said(self, call_id=call_id.replace("b-", "a-"), **more)
+
+    monkeypatch.setattr(EngineCall, "__init__", of_a)
+    write_session(store, "b")
+    (doubt,) = audit_run(folder).doubts
+    assert (doubt.session_id, doubt.promise) == ("b", "P2")
+    assert "call a-" in doubt.message
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file", "not a run"])
