@@ -76,6 +76,16 @@ out = subprocess.run(['/workspace/sh', '-p', '-c', 'id -u'], capture_output=True
 if out == b'0': escaped('a setuid shell')
 """
 
+_LEASE = """
+import fcntl
+for kind in (1024, 1040):
+    try:
+        with open('leased', 'w') as file:
+            fcntl.fcntl(file, kind, fcntl.F_WRLCK)
+        escaped(kind)
+    except OSError:
+        pass
+"""
 _DEVICES = """
 import os, stat
 for path in ('/dev/mem', '/dev/kmem', '/dev/kmsg', '/dev/port', '/dev/kvm', '/dev/fuse', '/dev/net/tun',
@@ -183,6 +193,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     inside(_KIND, "write system files, kernel settings, control groups", _WRITE),
     inside(_KIND, "become root, by call or setuid program", _PRIVILEGE),
     inside(_KIND, "open or make a device", _DEVICES),
+    inside(_KIND, "take a lease on a file, against its reading", _LEASE),
     Attempt(_KIND, "file API: symbolic and hard links", _links),
     Attempt(_KIND, "file API: a folder that races with a link", _race),
     Attempt(_KIND, "file API: FIFOs, sockets, devices, sparse files, loops", _odd),
