@@ -96,6 +96,12 @@ def chat_parts(blocks: Sequence[str], joiner: str = "") -> str | list[dict[str, 
     return parts
 
 
+def said_alone(blocks: Sequence[str], calls: Sequence[object]) -> str | list[dict[str, str]]:
+    """The texts of an assistant message as content of the chat shape: apart where they are all of it, since a
+    client may have put a later one behind what was sampled; beside calls as one."""
+    return "".join(blocks) if calls else chat_parts(blocks)
+
+
 def chat_call(call_id: str, name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
     """A tool call of the chat shape."""
     text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)

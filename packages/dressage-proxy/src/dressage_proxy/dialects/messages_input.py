@@ -19,6 +19,7 @@ from dressage_proxy.dialects.content import (
     mapping,
     no_text,
     refused,
+    said_alone,
     text_field,
     texts,
 )
@@ -165,7 +166,7 @@ class _AssistantTurn:
 
     def message(self) -> dict[str, Any]:
         """The message of the chat shape."""
-        message: dict[str, Any] = {"role": "assistant", "content": chat_parts(self.said)}
+        message: dict[str, Any] = {"role": "assistant", "content": said_alone(self.said, self.calls)}
         if self.thought:
             message["reasoning_content"] = BLOCK_JOINER.join(self.thought)
         if self.calls:

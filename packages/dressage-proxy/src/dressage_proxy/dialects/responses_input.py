@@ -21,6 +21,7 @@ from dressage_proxy.dialects.content import (
     known,
     mapping,
     refused,
+    said_alone,
     text_field,
     texts,
 )
@@ -217,7 +218,7 @@ class Conversation:
         if turn.thinking_alone and again:
             self.notes.append(ORPHAN_NOTE)
             return
-        message: dict[str, Any] = {"role": "assistant", "content": chat_parts(turn.said)}
+        message: dict[str, Any] = {"role": "assistant", "content": said_alone(turn.said, turn.calls)}
         if turn.thought:
             message["reasoning_content"] = BLOCK_JOINER.join(turn.thought)
         if turn.calls:
