@@ -160,7 +160,7 @@ async def test_what_cannot_be_accepted_is_said_now_and_then_and_not_at_each_try(
 
 
 async def test_a_peer_that_is_away_for_long_is_told_as_unavailable(tmp_path, monkeypatch):
-    monkeypatch.setattr("dressage_proxy.shards.forward.PATIENCE_S", 0.2)
+    monkeypatch.setattr("dressage_proxy.shards.forward._PATIENCE_S", 0.2)
     sent = []
 
     async def receive():
