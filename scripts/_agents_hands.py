@@ -102,6 +102,9 @@ HANDS: Mapping[str, Hands] = {
         lambda name, text: Tool("write", {"path": f"{WORKDIR}/{name}", "content": text}),
         told=3,
         differs={
+            "empty": Difference(
+                "it asks again without tools, and puts that answer in the reply's place", {"main": (3, 3)}
+            ),
             "bad-json": Difference("it shows no markup of calls", {"finals": ("I try.",)}),
             "length": _FRAGMENT,
         },
