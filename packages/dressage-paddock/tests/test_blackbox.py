@@ -16,7 +16,8 @@ from dressage_paddock import (
     TaskLimits,
 )
 from dressage_paddock.fake import ScriptedGateway, say
-from dressage_sandbox import SandboxGone, SandboxSpec
+from dressage_sandbox import SandboxError, SandboxGone, SandboxSpec
+from dressage_sandbox.errors import file_error
 from dressage_sandbox.fake import FakeProvider, completed
 
 TASK = Task("t", prompt="do it", system="be good")
@@ -149,3 +150,50 @@ async def test_a_prompt_beyond_what_argv_takes_reaches_a_real_program_whole(bubb
     paddock = BlackboxPaddock(bubblewrap, gateway, blackbox=BlackboxConfig(args=shell_args(line)))
     result = await paddock.run(Task("t", prompt="x" * 300_000))
     assert result.agent_output.split() == ["300000", "300000"], result.ending
+
+
+TWICE = (ChatMessage("user", "one"), ChatMessage("user", "two"))
+SPOILS = [
+    'rm -r "$(dirname "$DRESSAGE_PROMPT_FILE")"; touch "$(dirname "$DRESSAGE_PROMPT_FILE")"',
+    'chmod 0 "$(dirname "$DRESSAGE_PROMPT_FILE")"',
+]
+
+
+@pytest.mark.parametrize("line", SPOILS, ids=["a file in a folder's place", "a closed folder"])
+async def test_p8_a_program_that_spoils_its_next_turn_has_failed_and_is_not_tried_again(bubblewrap, line):
+    async def grade(view):
+        return 0.0
+
+    gateway = ScriptedGateway([say("x")])
+    gateway.get = steps_of_one  # type: ignore[method-assign]
+    paddock = BlackboxPaddock(bubblewrap, gateway, blackbox=BlackboxConfig(args=shell_args(line)))
+    result = await paddock.run(Task("t", messages=TWICE), grade)
+    assert (result.failure_class, result.ending.code) == (FailureClass.POLICY_FAILURE, "launch_failed")
+    assert (result.reward, result.ending.retryable) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("turn", "error"),
+    [(0, file_error(28, "prompt")), (1, SandboxError("the provider is down"))],
+    ids=["the first turn", "the provider"],
+)
+async def test_p8_what_no_program_has_spoiled_is_infrastructure(turn, error):
+    class Spoiled(FakeProvider):
+        async def create(self, spec):
+            sandbox = await super().create(spec)
+            write = sandbox.write
+
+            async def spoiled(path, data, **more):
+                if f"prompt-{turn}" in path:
+                    raise error
+                await write(path, data, **more)
+
+            sandbox.write = spoiled
+            return sandbox
+
+    gateway = ScriptedGateway([say("x")])
+    gateway.get = steps_of_one  # type: ignore[method-assign]
+    paddock = BlackboxPaddock(Spoiled(), gateway, blackbox=CONFIG)
+    result = await paddock.run(Task("t", messages=TWICE))
+    assert (result.failure_class, result.ending.code) == (FailureClass.INFRASTRUCTURE, "launch_failed")
+    assert result.ending.retryable

@@ -90,8 +90,9 @@ class BlackboxAgent:
 
     async def act(self, scene: Scene) -> Ending:
         """Run the turns until one ends badly or all are done."""
+        executor = SandboxExecutor(scene.sandbox)
         async with AgentSession(
-            scene.session.session_id, self._session(scene), self._adapter, SandboxExecutor(scene.sandbox)
+            scene.session.session_id, self._session(scene), self._adapter, executor
         ) as session:
             for number, prompt in enumerate(_prompts(scene.task)):
                 turn = await session.turn(f"turn-{number}", prompt)
@@ -99,7 +100,9 @@ class BlackboxAgent:
                 scene.output = turn.output
                 scene.emit("turn", outcome=str(turn.outcome), seconds=turn.duration_s)
                 if turn.outcome is not TurnOutcome.OK:
-                    return await self._bad_end(scene, turn)
+                    # The first turn finds the sandbox as it was made, a later one as the program left it.
+                    left_so = number > 0 and executor.refused_inside
+                    return await self._bad_end(scene, turn, left_so=left_so)
         return COMPLETED
 
     def _session(self, scene: Scene) -> SessionConfig:
@@ -120,9 +123,10 @@ class BlackboxAgent:
             output_tokens=self._config.output_tokens,
         )
 
-    async def _bad_end(self, scene: Scene, turn: TurnRecord) -> Ending:
+    async def _bad_end(self, scene: Scene, turn: TurnRecord, *, left_so: bool) -> Ending:
+        """``left_so``: what failed is for what an earlier turn's program did to the sandbox."""
         outcome = turn.outcome or TurnOutcome.UNKNOWN
-        failure_class = _CLASSES[outcome]
+        failure_class = FailureClass.POLICY_FAILURE if left_so else _CLASSES[outcome]
         detail = f"{turn.detail}: {turn.stderr[-2000:].strip()}".rstrip(": ")
         if failure_class is FailureClass.INFRASTRUCTURE:
             if (died := await _died_of_memory(scene)) is not None:

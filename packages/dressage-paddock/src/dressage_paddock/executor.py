@@ -14,6 +14,8 @@ class SandboxExecutor:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
+        self.refused_inside = False
+        """Whether something could not be done for what lies inside: a folder in a file's place, no room."""
 
     async def run(
         self,
@@ -31,6 +33,7 @@ class SandboxExecutor:
                 argv, cwd=cwd, env=env, stdin=stdin, timeout_s=timeout_s, output_bytes=output_bytes
             )
         except (InvalidSpec, SandboxFileError) as error:
+            self.refused_inside |= isinstance(error, SandboxFileError)
             raise LaunchError(f"{argv[0]!r} could not be started in the sandbox: {error}") from error
         except SandboxError as error:
             raise ExecutorError(f"the sandbox failed: {error}") from error
@@ -41,4 +44,5 @@ class SandboxExecutor:
         try:
             await self._sandbox.write(path, data, mode=mode)
         except SandboxError as error:
+            self.refused_inside |= isinstance(error, SandboxFileError)
             raise ExecutorError(f"{path} could not be written in the sandbox: {error}") from error
