@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from dressage_recipes.errors import RecipeError, UsageError
-from dressage_recipes.folders import run_folder, sampled
+from dressage_recipes.folders import LOCK, run_folder, sampled
 
 
 def run(out: Path, error: BaseException, *, session: bool = False) -> None:
@@ -71,6 +72,24 @@ def test_two_runs_at_once_never_share_a_folder_not_even_before_they_sample(tmp_p
         with pytest.raises(UsageError, match="another run writes there now"), run_folder(tmp_path, "out"):
             raise AssertionError("it must not be taken")
         assert (out / "config.toml").exists()
+
+
+def test_a_lock_that_the_run_before_removes_in_that_moment_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, left = fcntl.flock, [tmp_path / LOCK]
+
+    def while_another_ends(descriptor: int, how: int) -> None:
+        if left:
+            left.pop().unlink()
+        flock(descriptor, how)
+
+    monkeypatch.setattr("fcntl.flock", while_another_ends)
+    with run_folder(tmp_path, "out") as out:
+        assert (out / LOCK).exists()
+        with pytest.raises(UsageError, match="another run writes there now"), run_folder(tmp_path, "out"):
+            raise AssertionError("it must not be taken")
+    assert left == []
 
 
 def test_the_folder_of_a_killed_run_is_held_by_nobody(tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def sampled(out: Path) -> bool:
 @contextlib.contextmanager
 def _held(out: Path, name: str) -> Iterator[None]:
     """Make the folder and hold its lock, which the kernel releases however the run ends."""
+    descriptor = _locked(out, name)
+    while not _is_named(descriptor, out / LOCK):  # a run that ended just now has removed it
+        os.close(descriptor)
+        descriptor = _locked(out, name)
+    try:
+        yield
+    finally:
+        (out / LOCK).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(out: Path, name: str) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -57,16 +69,19 @@ def _held(out: Path, name: str) -> Iterator[None]:
         said = getattr(error, "strerror", None) or error
         raise UsageError(f"{name} {out}: {said}", fix="name a folder that can be written") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(f"{name} {out}: another run writes there now", fix="name a new one") from error
-        try:
-            yield
-        finally:
-            (out / LOCK).unlink(missing_ok=True)
-    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
         os.close(descriptor)
+        raise UsageError(f"{name} {out}: another run writes there now", fix="name a new one") from error
+    return descriptor
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    """Whether the file still has its name; another one of that name would be another's lock."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _clear(out: Path) -> None:
