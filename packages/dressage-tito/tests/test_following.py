@@ -9,6 +9,7 @@ from dressage_tito import ChatCodec, Encoded, Message, Refusal, ToolCall
 from dressage_tito.canonical import comparable
 from dressage_tito.certify import certify_codec
 from dressage_tito.checks import NotApplicable, Refused, Subject
+from dressage_tito.families import explanations
 from dressage_tito.following import Following
 from dressage_tito.fuzz import TOOLS, Conversation, Fuzzer, Round
 from dressage_tito.marking import FIRST_MARKS
@@ -150,6 +151,18 @@ def test_a_turn_of_calls_is_closed_as_calls_are(name: str, real_codec: Callable[
         whole = codec.encode_sample(subject.full([user, reply], conversation))
         assert comparable(codec, codec.decode(ids)) == comparable(codec, codec.decode(whole))
         assert codec.decode(ids).count(end) == codec.decode(prompt).count(end) + 1
+
+
+@pytest.mark.heavy
+def test_a_turn_that_was_cut_where_its_next_message_begins_is_refused_and_explained(
+    real_codec: Callable[[str], ChatCodec],
+) -> None:
+    codec = real_codec("gpt-oss")
+    said = codec.encode_sample("<|channel|>analysis<|message|>hm<|end|><|start|>assistant")
+    found = codec.extend([*granted_ids(codec.start([Message("user", "u")])), *said], [])
+    assert isinstance(found, Refusal)
+    assert found.reason == "no_messages"
+    assert found.reason in explanations(codec.profile.family)
 
 
 def test_calls_that_a_template_numbers_over_the_conversation_are_refused(

@@ -60,7 +60,11 @@ class Following:
         The turn is read only where the template goes on in another way after a turn of calls.
         """
         if self._asks(prefix_ids):
-            return Refusal("no_messages", "appended is empty, and nothing was sampled after the prefix")
+            return Refusal(
+                "no_messages",
+                "appended is empty, and the prefix ends in the generation prompt: nothing was sampled after "
+                "it, or a turn of several messages was cut there",
+            )
         between = self._between(kwargs, tools=tools)
         found = between.plain
         if between.calls != found:
