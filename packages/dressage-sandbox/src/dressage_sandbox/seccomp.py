@@ -7,9 +7,9 @@ no namespace (``clone3`` hides its flags in memory, so it answers ENOSYS and lib
 namespace), ``ioctl`` may neither push input into a terminal nor change its line discipline (which loads old
 drivers into the kernel), ``fcntl`` may take no lease on a file (another's opening of it, ours too, would fail
 or wait). ``mmap`` and ``memfd_create`` give no huge pages of the machine's reserve, which no limit of
-memory counts: ENOMEM, as where there is none. The limits, priority and processors of process 1, which is of the
-same user and answers for all, may not be changed: without memory or files it would end, and a program could
-pass its own failure off as the machine's.
+memory counts: ENOMEM, as where there is none. The limits, priority and processors of process 1, which is of
+the same user and answers for all, may not be changed: without memory or files it would end, and a program
+could pass its own failure off as the machine's.
 """
 
 from __future__ import annotations
