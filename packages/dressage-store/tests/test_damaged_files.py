@@ -328,3 +328,53 @@ def test_sessions_named_like_files_of_the_store_are_sessions(tmp_path, fill, nam
         store.ack(name, 1)
         assert store.sessions() == ["a.1.safetensors"]
         assert store.read("a.1.safetensors")
+
+
+READ_ALL = """
+import sys
+from dressage_store import FilesStore, StoreError
+for read_only in (True, False):
+    try:
+        with FilesStore(sys.argv[1], read_only=read_only) as store:
+            for read in (store.inspect, lambda name: list(store.records(name))):
+                try:
+                    read("one")
+                except StoreError as error:
+                    print(type(error).__name__, error)
+    except StoreError as error:
+        print(type(error).__name__, error)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["a FIFO", "a link to a device"])
+@pytest.mark.parametrize(
+    "file", ["trajectories/one.1.safetensors", "retained/one.log", "log/one.log", "index.sqlite"]
+)
+def test_what_is_no_regular_file_is_refused_by_its_path_and_not_waited_for(tmp_path, fill, file, link):
+    root = tmp_path / "s"
+    with FilesStore(root, retain=True) as store:
+        fill(store, "one")
+        if not file.startswith("log/"):
+            store.ack("one", 1)
+    (root / file).unlink()
+    if link:
+        (root / file).symlink_to("/dev/null")
+    else:
+        os.mkfifo(root / file)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(root)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert f"StorePathError {root / file}: is no regular file: restore it" in done.stdout
+
+
+def test_a_reserve_that_is_no_regular_file_is_not_waited_for(tmp_path, fill):
+    root = tmp_path / "s"
+    with FilesStore(root) as store:
+        fill(store, "one")
+    (root / "reserve").unlink()
+    os.mkfifo(root / "reserve")
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(root)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "done\n"

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from pathlib import Path
 
-from dressage_store.errors import CorruptStoreError, os_errors
+from dressage_store.errors import CorruptStoreError, StorePathError, os_errors
 from dressage_store.ledger import Entry, State
 
 _SCHEMA = """
@@ -31,6 +31,8 @@ class Index:
     def __init__(self, path: Path, *, read_only: bool, fsync: bool) -> None:
         self._path = path
         with os_errors(path):
+            if path.exists() and not path.is_file():  # to open a FIFO would be to wait
+                raise StorePathError(f"{path}: is no regular file: restore it, or remove it")
             self._connection = _open_reader(path) if read_only else _open_writer(path, fsync)
 
     def get(self, session_id: str) -> Entry | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from pathlib import Path
 
 from dressage_store.errors import (
@@ -128,6 +129,19 @@ def _files(folder: Path, suffix: str) -> list[str]:
             return sorted(entry.name for entry in entries if entry.name.endswith(suffix) and entry.is_file())
     except FileNotFoundError:
         return []
+
+
+def read_file(path: Path) -> bytes:
+    """A whole file. One that is no regular file (a FIFO, a link to a device) might be waited for or have no
+    end: it is refused. Raises OSError, StorePathError."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise StorePathError(f"{path}: is no regular file: restore it from a copy, or remove it")
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def replace_file(path: Path, data: bytes, *, fsync: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dressage_segments import LogRecord, SegmentsError, record_from_bytes
 
 from dressage_store.errors import CorruptStoreError, os_errors
-from dressage_store.layout import Layout
+from dressage_store.layout import Layout, read_file
 from dressage_store.logfile import Scan, scan
 
 
@@ -17,7 +17,7 @@ def read_records(layout: Layout, session_id: str) -> Iterator[LogRecord]:
     for path in (layout.log(session_id), layout.retained_log(session_id)):
         try:
             with os_errors(path):
-                data = path.read_bytes()
+                data = read_file(path)
         except OSError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from dressage_segments import BufferFormatError, unpack
 
 from dressage_store.errors import CorruptStoreError, StoreFullError, os_errors
-from dressage_store.layout import sync_folder
+from dressage_store.layout import read_file, sync_folder
 
 _HEAD = struct.Struct("<II")
 MAX_PAYLOAD = 2**32 - 1
@@ -139,7 +139,7 @@ class LogWriter:
         """Cut a torn tail off; returns the whole length. Raises CorruptStoreError."""
         path = self._path_of(session_id)
         with os_errors(path):
-            data = path.read_bytes()
+            data = read_file(path)
             whole = scan(data, path).whole
             if whole < len(data):
                 os.truncate(path, whole)

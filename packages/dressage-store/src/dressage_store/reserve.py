@@ -26,7 +26,7 @@ class Reserve:
         try:
             if self._path.exists() and self._path.stat().st_size >= _SIZE:
                 return
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, _SIZE)
             finally:

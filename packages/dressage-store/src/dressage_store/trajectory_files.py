@@ -8,7 +8,7 @@ from pathlib import Path
 from dressage_segments import SegmentsError, Trajectory, trajectory_from_bytes
 
 from dressage_store.errors import CorruptStoreError, NotFoundError, os_errors
-from dressage_store.layout import Layout, replace_file
+from dressage_store.layout import Layout, read_file, replace_file
 from dressage_store.ledger import Entry, State
 
 
@@ -23,7 +23,7 @@ def load(layout: Layout, session_id: str, generation: int) -> Trajectory:
     path = layout.trajectory(session_id, generation)
     try:
         with os_errors(path):
-            data = path.read_bytes()
+            data = read_file(path)
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise NotFoundError(f"{path}: the trajectory is not kept any more") from error
