@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -98,3 +101,46 @@ def test_what_is_killed_may_take_the_time_that_it_dies_of(tmp_path: Path, name: 
     (tmp_path / name).write_text("")
     kill_group([tmp_path])
     assert (tmp_path / name).read_text() == free
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open("/dev/null", os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken[0] + 1, 256), hard))
+    try:
+        with suppress(OSError):  # too many open files
+            while True:
+                taken.append(os.dup(taken[0]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+async def test_without_a_descriptor_calls_and_the_end_are_as_ever_and_the_limit_is_held_later(
+    provider: BubblewrapProvider,
+) -> None:
+    box, other = await limited(provider), await limited(provider)
+    assert box.quota is not None
+    box.quota.lift()
+    with no_descriptor_left():
+        box.quota.hold()
+        await box.write("a", b"1")
+        assert await box.read("a") == b"1"
+        await other.terminate()
+        assert provider.live() == [box.record.id]
+    await until(box, lifted=False)
+
+
+async def test_a_limit_that_could_not_be_lifted_is_lifted_as_soon_as_it_can_be(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    file.mkdir()
+    quota = Quota(file, "held", "free")
+    quota.lift()
+    file.rmdir()
+    file.write_text("held")
+    async with asyncio.timeout(20):
+        while file.read_text() != "free":
+            await asyncio.sleep(0.01)

@@ -7,7 +7,9 @@ while something waits for process 1 alone, which takes milliseconds then.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import errno
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,28 +17,44 @@ from .groups import write
 
 __all__ = ["Quota"]
 
+_RETRY_S = 1.0
+_GONE = (errno.ENOENT, errno.ENODEV)
+_log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class Quota:
-    """A setting of a control group: ``held`` is its usual text, ``free`` lifts it."""
+    """A setting of a control group: ``held`` is its usual text, ``free`` lifts it.
+
+    Where it cannot be written (this process has no descriptor left), it is as soon as it can be: neither a
+    call nor the sandbox's end fails of that.
+    """
 
     file: Path
     held: str
     free: str
     _waiting: int = 0
+    _again: asyncio.TimerHandle | None = None
 
     def lift(self) -> None:
         """Until as many times ``hold``."""
         self._waiting += 1
         if self._waiting == 1:
-            self._set(self.free)
+            self._set()
 
     def hold(self) -> None:
         """What it was lifted for is done."""
         self._waiting -= 1
         if not self._waiting:
-            self._set(self.held)
+            self._set()
 
-    def _set(self, text: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the group has gone with its sandbox
-            write(self.file, text)
+    def _set(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        try:
+            write(self.file, self.free if self._waiting else self.held)
+        except OSError as error:
+            if error.errno not in _GONE:  # with its sandbox
+                _log.warning("a CPU limit could not be written, and is later: %s", error)
+                self._again = asyncio.get_running_loop().call_later(_RETRY_S, self._set)
