@@ -42,7 +42,9 @@ async def test_a_stop_string_behind_a_turn_that_ended_without_it_makes_it_no_oth
     assert segment.trained_tokens == sum(len(call.output_ids) for call in rig.engine.requests)
 
 
-@pytest.mark.parametrize("put", [f"{TAG}\nCalling tools: ls", f"{TAG}ls", f"{TAG} ls"])
+@pytest.mark.parametrize(
+    "put", [f"{TAG}\nCalling tools: ls", f"{TAG}ls", f"{TAG} ls", f"{TAG} []", f"{TAG}\n-"]
+)
 async def test_what_is_put_behind_a_stop_string_that_was_not_sampled_is_not_lost(rig, put):
     rig.script(CODE, END)
     session = await rig.open()

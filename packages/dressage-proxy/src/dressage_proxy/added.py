@@ -76,7 +76,7 @@ def behind(codec: ChatCodec, turn: Turn, message: Message, blocks: Sequence[str]
             ended = next((stop for stop in _stops(turn) if rest.startswith(stop)), None)
             if ended is None:
                 return None
-            rest = rest if any(map(str.isalnum, rest[len(ended) :])) else ""
+            rest = rest if rest[len(ended) :].strip() else ""
         told = told or ""
         return Behind(told, rest.removeprefix(text[len(text.rstrip()) :]), text[len(told) :])
     return None
