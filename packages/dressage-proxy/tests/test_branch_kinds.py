@@ -281,6 +281,20 @@ async def test_who_starts_with_the_wish_for_a_summary_is_the_main_agent(rig, tex
     assert [one[0] for one in await kinds(rig, session)] == ["main", "main"]
 
 
+@pytest.mark.parametrize("text", SHORTENED)
+async def test_who_asks_again_for_the_summary_that_it_started_with_is_the_main_agent_still(rig, text):
+    session = await rig.open()
+    await rig.chat(session, text)
+    again = await rig.chat(session, text)
+    await rig.chat(session, text, echo(again), "shorter")
+    assert {one[0] for one in await kinds(rig, session)} == {"main"}
+    under = await rig.open()
+    await rig.chat(under, system(text), "go")
+    await rig.chat(under, system(text), "a history that was shortened")
+    first, second = [one[0] for one in await kinds(rig, under)]
+    assert second == first
+
+
 BESIDE = [
     "You are now acting as the notes subagent of a coding assistant.",
     "You are a careful sub-agent that searches.",

@@ -224,8 +224,7 @@ def kind_of_start(tree: TrajectoryTree, start: Start) -> BranchKind:
         return BranchKind.COMPACTION
     roots = [turn for turn in tree.turns if turn.parent == ROOT]
     main = [turn for turn in roots if turn.kind is BranchKind.MAIN]
-    ends = [message for message in (start.raw[0], start.raw[-1]) if message.get("role") != "assistant"]
-    if main and not start.tools and any(_begins(message, SHORTENING_PROMPTS) for message in ends):
+    if main and not start.tools and _shortens(main, start):
         return BranchKind.COMPACTION
     beside = any(pattern.match(start.system_text) for pattern in SUBAGENT_SYSTEMS)
     if main and beside and not _under(main, start.system_key):
@@ -286,6 +285,17 @@ def _first_question(raw: Sequence[Mapping[str, Any]]) -> int | None:
 def _begins(message: Mapping[str, Any], marks: Sequence[re.Pattern[str]]) -> bool:
     texts = [text.lstrip() for text in text_blocks(message)]
     return any(mark.match(text) for text in texts for mark in marks)
+
+
+def _shortens(main: Sequence[Turn], start: Start) -> bool:
+    """Whether a start's first or last message asks to shorten a history, and is none that the main branch
+    started with: who asks that again, or goes on from another history under it, is the main agent."""
+    asked = [index for index in (0, -1) if start.raw[index].get("role") != "assistant"]
+    return any(
+        _begins(start.raw[index], SHORTENING_PROMPTS)
+        and not any(start.keys[index] in turn.input_keys for turn in main)
+        for index in asked
+    )
 
 
 def _under(roots: Sequence[Turn], system_key: str) -> bool:
