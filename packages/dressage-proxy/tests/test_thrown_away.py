@@ -37,6 +37,31 @@ async def test_a_reply_whose_stream_broke_is_lost_where_the_agent_says_so_and_as
     assert [segment.kind for segment in trajectory.segments] == ["main"]
 
 
+@pytest.mark.parametrize("merged", [True, False])
+async def test_replies_that_broke_one_after_the_other_are_all_lost(rig, merged):
+    rig.script("first", "never heard", "nor this one", "third")
+    session = await rig.open()
+    said = (await rig.chat(session, "q")).choices[0].message.content
+    begin = ["q", {"role": "assistant", "content": said}]
+    await rig.chat(session, *begin, "go on")
+    for times in (1, 2):
+        news = ["go on" + f"\n{CLAUDE}" * times] if merged else ["go on", *[CLAUDE] * times]
+        await rig.chat(session, *begin, *news)
+    unheard = sum(len(rig.tree(session).turn(index).output_ids) for index in (1, 2))
+    assert (await rig.end(session)).lost_tokens == {"undelivered": unheard}
+
+
+async def test_what_the_user_says_after_the_news_hides_it_not(rig):
+    rig.script("first", "never heard", "second")
+    session = await rig.open()
+    said = (await rig.chat(session, "q")).choices[0].message.content
+    begin = ["q", {"role": "assistant", "content": said}]
+    await rig.chat(session, *begin, "go on")
+    await rig.chat(session, *begin, "go on", CLAUDE, "and be quick")
+    unheard = len(rig.tree(session).turn(1).output_ids)
+    assert (await rig.end(session)).lost_tokens == {"undelivered": unheard}
+
+
 async def test_a_first_reply_whose_stream_broke_is_lost_too(rig):
     rig.script("never heard", "second")
     session = await rig.open()

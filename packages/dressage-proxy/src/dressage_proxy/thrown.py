@@ -7,7 +7,7 @@ again; either shows by itself. Some tell the model instead: what they then ask i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,8 @@ BROKEN_MARKS: Mapping[str, re.Pattern[str]] = {
 }
 """How the news begins -> what may stand before it, from the end of the line or message before it."""
 _LEAD_CHARS = 80
+_TRIES = 16
+"""A message is looked through for so many of each at most: for each its text is read once more."""
 
 
 def thrown_away(
@@ -33,39 +35,37 @@ def thrown_away(
     read: Mapping[int, Message],
     matched: int,
 ) -> tuple[int, ...]:
-    """The turns that were asked what this request asks, but for its news that their stream broke.
+    """The turns that were asked what stands before this request's news that their stream broke.
 
     ``raw`` and ``keys`` are the request's messages, of which ``matched`` are those of turn ``parent``;
     ``read`` are some of them, by index.
     """
-    asked = list(keys[matched:])
-    for index in range(len(raw) - 1, matched - 1, -1):
+    asked: set[tuple[str, ...]] = set()
+    for index in range(matched, len(raw)):
         if raw[index].get("role") != "user":
             continue
         message = read.get(index) or read_message(raw[index], index)
-        before = _before(message.content)
-        if before is None:
-            continue
-        asked[index - matched : index - matched + 1] = (
-            [message_key(replace(message, content=before))] if before else []
-        )
-    if len(asked) == len(keys) - matched and asked == list(keys[matched:]):
+        for before in _before(message.content):
+            begun = [message_key(replace(message, content=before))] if before else []
+            asked.add((*keys[matched:index], *begun))
+    if not asked:
         return ()
     near = tree.children(parent) if parent != ROOT else _roots(tree)
-    return tuple(turn for turn in near if list(tree.turn(turn).input_keys) == asked)
+    return tuple(turn for turn in near if tree.turn(turn).input_keys in asked)
 
 
 def _roots(tree: TrajectoryTree) -> list[int]:
     return [turn.index for turn in tree.turns if turn.parent == ROOT]
 
 
-def _before(text: str) -> str | None:
-    """What a message says before such news; None where it has none."""
+def _before(text: str) -> Iterator[str]:
+    """What a message says before each such news in it: a stream may break again, and be told again."""
     for news, lead in BROKEN_MARKS.items():
-        at = text.find(news)
-        if at < 0:
-            continue
-        found = lead.search(text, max(0, at - _LEAD_CHARS), at)
-        if found is not None and (found.start() == 0 or "\n" in found.group()):
-            return text[: found.start()]
-    return None
+        at = -1
+        for _ in range(_TRIES):
+            at = text.find(news, at + 1)
+            if at < 0:
+                break
+            found = lead.search(text, max(0, at - _LEAD_CHARS), at)
+            if found is not None and (found.start() == 0 or "\n" in found.group()):
+                yield text[: found.start()]
