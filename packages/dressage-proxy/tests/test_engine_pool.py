@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 import numpy as np
 import pytest
 from dressage_proxy import ConfigError, ProxyConfig
-from dressage_proxy.engine.choose import Choice, Step
+from dressage_proxy.engine.choose import Choice, Step, Ticket
 from dressage_proxy.engine.pool import EnginePool, PoolOptions
 from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.engine.router import workers
 from dressage_proxy.engine.scripted import Fault, ScriptedEngine, letters, serve_scripted
 from dressage_proxy.engine.scripted_router import ScriptedRouter, serve_scripted_router
-from dressage_proxy.errors import EngineError, RouterError
+from dressage_proxy.errors import EngineError, PassingEngineError, RouterError
 from pydantic import ValidationError
 
 IDS = np.zeros(4, np.int32)
@@ -92,6 +92,30 @@ async def test_of_a_worker_that_left_nothing_is_kept_and_the_log_says_so(make_ri
         router.add(url)
         await until(lambda: set(pool.urls) == {url, other})
         await rig.chat(session, "again")
+
+
+async def test_what_is_under_way_at_a_worker_that_left_ends_and_leaves_nothing_behind(make_rig):
+    engine, router = ScriptedEngine(), ScriptedRouter()
+    async with (
+        serve_scripted(engine) as url,
+        serve_scripted(ScriptedEngine()) as other,
+        serve_scripted_router(router) as router_url,
+    ):
+        worker = router.add(url)
+        rig = await make_rig(engine=engine, engines=(), router=router_url, router_refresh_s=0.02)
+        pool, session = rig.proxy.engines, await rig.open()
+        engine.hold_after = 2
+        asked = asyncio.create_task(rig.chat(session, "hi"))
+        await engine.until_running(1)
+        del router.workers[worker]
+        router.add(other)
+        await until(lambda: pool.urls == (other,))
+        await engine.release()
+        assert (await asked).choices
+        assert url not in pool._client._data._idle
+        pool._note({url: False, other: True})  # it was asked just before
+        pool.failed(Ticket(url, Step("s", 1, 1), 0, 0.0, 0.0), PassingEngineError("gone", unreachable=True))
+        assert url not in {**pool._failed, **pool._away}
 
 
 async def test_a_router_that_names_no_worker_for_a_while_takes_no_engine_away(make_rig, caplog):

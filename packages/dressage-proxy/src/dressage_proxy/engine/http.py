@@ -143,7 +143,8 @@ class HttpPool:
             connection.close()
 
     def forget(self, base: str) -> None:
-        """Close the connections there that nobody uses, and keep nothing of them."""
+        """Close the connections there that nobody uses, and keep nothing of them; those under way end with
+        their requests, unless some are made there again."""
         self._origins.pop(base, None)
         for connection in self._idle.pop(base, ()):
             connection.close()
@@ -161,7 +162,7 @@ class HttpPool:
         return None
 
     def _back(self, base: str, connection: _Connection) -> None:
-        if connection.reusable:
+        if connection.reusable and base in self._origins:
             connection.since = asyncio.get_running_loop().time()
             self._idle.setdefault(base, []).append(connection)
         else:

@@ -135,7 +135,7 @@ class EnginePool:
         if strange:
             told += "; check --engine or the router's workers, and what stands before them"
         self._complaints.note(ticket.url, told, logging.ERROR if strange else logging.WARNING)
-        if error.unreachable or error.delay_s or strange:
+        if ticket.url in self._book.engines and (error.unreachable or error.delay_s or strange):
             until = asyncio.get_running_loop().time() + max(error.delay_s or 0.0, _AWAY_S)
             self._away[ticket.url] = until
 
@@ -245,6 +245,8 @@ class EnginePool:
 
     def _note(self, healthy: Mapping[str, bool]) -> None:
         for url, good in healthy.items():
+            if url not in self._book.engines:
+                continue  # it left while it was asked
             failed = 0 if good else self._failed.get(url, 0) + 1
             if failed == _FAILED_PROBES:
                 log.warning("engine %s does not answer its health check: others are used", url)
