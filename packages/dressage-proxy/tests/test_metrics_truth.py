@@ -102,6 +102,18 @@ async def test_what_a_call_waited_in_a_pause_is_no_time_of_the_engines(rig):
     assert made["phase_seconds_count", "engine"] == 3
 
 
+async def test_a_gate_that_is_open_is_no_pause_however_slow_the_machine_is(rig, monkeypatch):
+    passed = rig.proxy.controller.enter
+
+    async def slowly(*args, **more):
+        await asyncio.sleep(0.05)
+        return await passed(*args, **more)
+
+    monkeypatch.setattr(rig.proxy.controller, "enter", slowly)
+    await rig.chat(await rig.open(), "hi")
+    assert ("phase_seconds_count", "paused") not in await counted(rig, "dressage_phase_seconds")
+
+
 def test_the_time_of_the_engines_is_without_that_of_pauses():
     metrics = Metrics()
     with metrics.sampling(lambda: 100.0):

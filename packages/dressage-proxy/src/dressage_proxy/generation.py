@@ -59,7 +59,7 @@ class Reply:
     experts_start: int = 0
     """The first position whose routed experts this reply has, where they are asked for."""
     held_s: float = 0.0
-    """How long it waited in pauses."""
+    """How long it waited in pauses; 0 where it met none."""
 
     @property
     def tokens(self) -> int:
@@ -118,8 +118,7 @@ class Generator:
         vocabulary: int = 2**31,
     ) -> None:
         """``attempts``: tries of one engine call before any of its tokens is accepted. With ``experts``
-        every call asks for its routed experts. ``vocabulary``: how many ids the tokenizer
-        has."""
+        every call asks for its routed experts. ``vocabulary``: how many ids the tokenizer has."""
         self._engines = engines
         self._controller = controller
         self._stop_token_ids = stop_token_ids
@@ -140,8 +139,7 @@ class Generator:
 
         ``sampling.max_tokens`` counts the whole reply over all calls. ``versions`` is what is left of the
         session's switches of weight versions. Raises EngineError, EngineRefusalError, EngineOverflowError and
-        VersionLimitError; tokens that earlier
-        calls returned are in ``reply`` even then.
+        VersionLimitError; tokens that earlier calls returned are in ``reply`` even then.
         """
         versions = versions or VersionBudget()
         empty = 0
@@ -211,14 +209,8 @@ class Generator:
     async def _attempt(self, asked: _Asked, ticket: Ticket, reply: Reply) -> CallResult:
         engine, rid = ticket.url, asked.rid
         result: CallResult | None = None
-        came = asyncio.get_running_loop().time()
         try:
-            try:
-                version = await self._controller.enter(
-                    asked.step.session_id, rid, engine, spared=asked.versions.spent
-                )
-            finally:
-                reply.held_s += asyncio.get_running_loop().time() - came
+            version = await self._entered(asked, engine, reply)
             try:
                 asked.versions.check(version)
                 call = Call(rid, asked.prompt, asked.params, version, self._ask(reply), self._vocabulary)
@@ -239,6 +231,16 @@ class Generator:
                 self._controller.leave(rid)
         finally:
             self._engines.end(ticket, result, asked.prompt)
+
+    async def _entered(self, asked: _Asked, engine: str, reply: Reply) -> int:
+        """Pass the gate; the version known at dispatch. What it waits there counts as held."""
+        session_id, now = asked.step.session_id, asyncio.get_running_loop().time
+        came = now() if self._controller.holds(session_id) else None
+        try:
+            return await self._controller.enter(session_id, asked.rid, engine, spared=asked.versions.spent)
+        finally:
+            if came is not None:
+                reply.held_s += now() - came
 
     def _ask(self, reply: Reply) -> ExpertsAsk | None:
         return None if self._experts is None else ExpertsAsk(self._experts, reply.experts_end)
