@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 
 import pytest
+from dressage_blackbox_server import CODEX
 from dressage_paddock import BlackboxConfig, GraderOnly, Task, TaskLimits, TextCallProtocol
+from dressage_paddock.fake import ScriptedGateway, say
 from dressage_recipes import TaskFamily, UsageError
 from dressage_recipes.cli import main
 from dressage_recipes.local.config import LocalConfig, TaskSet, load_config
 from dressage_recipes.local.dataset import load_family, load_own_tasks
 from dressage_recipes.local.policy import make_tiny
 from dressage_recipes.local.work import open_source
+from dressage_sandbox.fake import FakeProvider
 
 GUIDE = Path(__file__).parents[2] / "docs" / "own-tasks.md"
 FAMILY = """
@@ -157,11 +160,33 @@ def plain_grade(view):
             },
             "TaskFamily.protocol is for the loop",
         ),
+        (
+            {"task": make_task, "grade": grade, "adapter": CODEX},
+            "TaskFamily.adapter 'codex' is for a program",
+        ),
+        ({"task": make_task, "grade": grade, "adapter": "codex"}, "TaskFamily.adapter is str"),
+        ({"task": make_task, "grade": grade, "program": BlackboxConfig()}, "TaskFamily.program: config.args"),
     ],
 )
 def test_a_part_that_cannot_be_what_it_stands_for_is_named(fields: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         TaskFamily(**fields)  # type: ignore[arg-type]
+
+
+async def test_a_known_agent_is_driven_as_its_adapter_says(folder: Path) -> None:
+    imports = "from dressage_blackbox_server import CODEX\nfrom dressage_paddock import BlackboxConfig\n"
+    fields = 'adapter=CODEX, program=BlackboxConfig(args=("--more",), context_tokens=4321)'
+    text = FAMILY.replace("TaskFamily(task, grade)", f"TaskFamily(task, grade, {fields})")
+    (folder / "mine.py").write_text(imports + text)
+    source = open_source(config(**own(folder).model_dump(exclude={"weights"})))
+    (work,) = source.draw(1, 1)
+    provider, gateway = FakeProvider(), ScriptedGateway([say("x")])
+    async with gateway.client() as http:
+        await source.paddock(provider, gateway, http).run(work.task, grade)
+    (box,) = provider.created
+    assert box.calls[0].command[:3] == ("codex", "exec", "--json")
+    assert "--more" in box.calls[0].command
+    assert b"model_context_window = 4321" in b"".join(box.files.values())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dressage_blackbox_server import COMMAND, AgentAdapter
 from dressage_paddock import (
+    BlackboxAgent,
     BlackboxConfig,
     Grader,
     Hooks,
@@ -44,6 +46,8 @@ class TaskFamily:
     """How calls are written; None: as ``tasks.protocol`` says."""
     program: BlackboxConfig | None = None
     """A program in place of the loop: started in each rollout's sandbox, with a base URL and a prompt."""
+    adapter: AgentAdapter = COMMAND
+    """How the program is driven; ``dressage_blackbox_server`` has those of known agents."""
     hooks: Hooks = field(default_factory=Hooks)
     """What happens around the agent, and where the grader works."""
 
@@ -72,3 +76,19 @@ class TaskFamily:
             raise UsageError(
                 "TaskFamily.protocol is for the loop with tools", fix="leave it out for a program"
             )
+        if not isinstance(self.adapter, AgentAdapter):
+            raise UsageError(
+                f"TaskFamily.adapter is {type(self.adapter).__name__}",
+                fix="give an AgentAdapter, as dressage_blackbox_server.CODEX",
+            )
+        if self.program is None:
+            if self.adapter is not COMMAND:
+                raise UsageError(
+                    f"TaskFamily.adapter {self.adapter.name!r} is for a program",
+                    fix="give program=BlackboxConfig(...) too",
+                )
+            return
+        try:
+            BlackboxAgent(adapter=self.adapter, config=self.program)
+        except TaskError as error:
+            raise UsageError(f"TaskFamily.program: {error}") from error

@@ -191,6 +191,7 @@ class OwnWork:
         return BlackboxPaddock(
             provider,
             gateway,
+            adapter=family.adapter,
             blackbox=family.program,
             config=PaddockConfig(cleanup_s=CLEANUP_S, session_limits=limits),
             hooks=hooks,
