@@ -25,7 +25,8 @@ from dressage_proxy.engine.scripted import (
 from dressage_proxy.engine.scripted.__main__ import main
 from dressage_proxy.engine.wire import Call
 from dressage_proxy.errors import EngineError, EngineRefusalError
-from dressage_proxy.generation import Generator, Reply
+from dressage_proxy.generation import Generator
+from dressage_proxy.sampled import Reply
 from dressage_proxy.sampling import Effective
 from dressage_segments import LossCause
 from hypothesis import given

@@ -9,10 +9,10 @@ from dressage_tito import ChatCodec, Message, ParsedTurn
 
 from dressage_proxy.canonical import message_key
 from dressage_proxy.dialects.base import ModelRequest, as_sent_back
-from dressage_proxy.generation import Reply
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.planning import Plan
 from dressage_proxy.replies import returned
+from dressage_proxy.sampled import Reply
 from dressage_proxy.sampling import Effective
 from dressage_proxy.session import Session
 

@@ -7,8 +7,8 @@ import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from dressage_segments import EngineCall, LossCause
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dressage_proxy.controller import Controller
 from dressage_proxy.engine.choose import Step, Ticket
-from dressage_proxy.engine.experts import Experts, ExpertsAsk, ExpertsShape
+from dressage_proxy.engine.experts import ExpertsAsk, ExpertsShape
 from dressage_proxy.engine.http import Exchange
 from dressage_proxy.engine.pool import EnginePool
 from dressage_proxy.engine.prompt import Prompt
@@ -31,11 +31,11 @@ from dressage_proxy.errors import (
 )
 from dressage_proxy.fresh import fresh_id
 from dressage_proxy.records import record
+from dressage_proxy.sampled import Reply
 from dressage_proxy.sampling import Effective
 from dressage_proxy.stopping import cut_at_stop
 from dressage_proxy.versions import VersionBudget
 
-_T = TypeVar("_T", bound=np.generic)
 _EMPTY_ABORTS = 8
 _EMPTY_ABORT_S = 0.05
 _BACKOFF_S = 0.1
@@ -44,64 +44,6 @@ _WISH_CAP_S = 30.0
 """An engine that wishes to be left alone for longer is asked again after this: a turn must not hang."""
 _DRAIN_S = 2.0
 _REPEAT_ABORT_S = 0.25
-
-
-@dataclass(slots=True)
-class Reply:
-    """What was sampled so far. ``ids`` int32 [N], ``logprobs`` float32 [N], ``versions`` int32 [N] are the
-    calls' outputs one after the other."""
-
-    pieces: list[CallResult] = field(default_factory=list)
-    calls: list[EngineCall] = field(default_factory=list)
-    finish_reason: str = "abort"
-    matched: int | str | None = None
-    """The stop id or string that ended it."""
-    experts_start: int = 0
-    """The first position whose routed experts this reply has, where they are asked for."""
-    held_s: float = 0.0
-    """How long it waited in pauses; 0 where it met none."""
-
-    @property
-    def tokens(self) -> int:
-        """Ids kept so far."""
-        return sum(len(piece.output_ids) for piece in self.pieces)
-
-    @property
-    def sampled(self) -> int:
-        """Ids sampled so far, with those that were dropped past a stop string."""
-        return sum(call.output_tokens + call.dropped_tokens for call in self.calls)
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """What of its prompt the engine had cached; None: it did not say."""
-        return self.pieces[0].cached_tokens if self.pieces else None
-
-    @property
-    def ids(self) -> NDArray[np.int32]:
-        """All sampled ids."""
-        return _join([piece.output_ids for piece in self.pieces], np.int32)
-
-    @property
-    def logprobs(self) -> NDArray[np.float32]:
-        """Their logprobs."""
-        return _join([piece.logprobs for piece in self.pieces], np.float32)
-
-    @property
-    def versions(self) -> NDArray[np.int32]:
-        """Their weight versions."""
-        return _join([piece.versions for piece in self.pieces], np.int32)
-
-    @property
-    def experts(self) -> Experts | None:
-        """Routed experts [R, layers, topk] of the positions from ``experts_start`` on, or None."""
-        rows: list[NDArray[Any]] = [piece.experts for piece in self.pieces if piece.experts is not None]
-        return np.concatenate(rows) if rows else None
-
-    @property
-    def experts_end(self) -> int:
-        """The first position whose experts are not known yet: where the next call asks from."""
-        rows = (len(piece.experts) for piece in self.pieces if piece.experts is not None)
-        return self.experts_start + sum(rows)
 
 
 class Generator:
@@ -300,9 +242,3 @@ class _Asked:
 
 def _backoff(attempt: int) -> float:
     return min(_BACKOFF_CAP_S, _BACKOFF_S * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
-
-
-def _join(arrays: list[NDArray[_T]], dtype: type[_T]) -> NDArray[_T]:
-    if len(arrays) == 1:
-        return arrays[0]
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype)

@@ -19,12 +19,13 @@ from dressage_proxy.echoes import turn_handle
 from dressage_proxy.engine.idtexts import IdTexts, further
 from dressage_proxy.engine.prompt import Prompt
 from dressage_proxy.errors import ContextOverflowError, GoneError, HookError, OverloadedError, RequestError
-from dressage_proxy.generation import Generator, Reply
+from dressage_proxy.generation import Generator
 from dressage_proxy.hooks import Hooks
 from dressage_proxy.metrics import Metrics
 from dressage_proxy.placing import Place, locate
 from dressage_proxy.planning import Plan, plan
 from dressage_proxy.replies import reasoning_tokens
+from dressage_proxy.sampled import Reply
 from dressage_proxy.sampling import Effective, context_window, effective, reply_cap
 from dressage_proxy.session import Session, State
 from dressage_proxy.surrogates import load_json
