@@ -1,5 +1,8 @@
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,16 @@ def test_a_summary_that_the_store_does_not_bear_out_is_a_doubt(run, summary, hol
     result = audit_run(folder)
     assert result.ok is holds
     assert [doubt.promise for doubt in result.doubts] == ([] if holds else ["P2"])
+
+
+def test_a_summary_that_is_no_regular_file_is_a_doubt_and_not_waited_for(run):
+    folder, store = run
+    write_session(store, "a")
+    os.mkfifo(folder / "summary.json")
+    command = [sys.executable, "-m", "dressage_recipes.cli", "audit", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "summary.json cannot be read: it is no regular file" in done.stdout
 
 
 def test_a_deleted_session_is_lost_under_its_cause(run):

@@ -200,6 +200,9 @@ def _against(summary: Path, result: RunAudit) -> Iterator[Doubt]:
     """What a finished run says of itself, where the store says otherwise."""
     if not summary.exists():
         return
+    if not summary.is_file():  # to read a FIFO would be to wait
+        yield Doubt("", Promise.P2, f"{SUMMARY_FILE} cannot be read: it is no regular file")
+        return
     try:
         said = json.loads(summary.read_bytes()).get("trained_tokens", result.trained_tokens)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
