@@ -84,14 +84,20 @@ def test_leases_of_files_are_refused_and_other_requests_allowed(machine: str) ->
         assert (decide(machine, NUMBERS[machine]["fcntl"], 3, request) == ALLOW) is allowed
 
 
-@pytest.mark.parametrize(("machine", "mmap", "memfd_create"), [("x86_64", 9, 319), ("aarch64", 222, 279)])
-def test_huge_pages_of_the_machines_reserve_are_not_given(machine: str, mmap: int, memfd_create: int) -> None:
+@pytest.mark.parametrize(
+    ("machine", "mmap", "memfd_create", "shmget"), [("x86_64", 9, 319, 29), ("aarch64", 222, 279, 194)]
+)
+def test_huge_pages_of_the_machines_reserve_are_not_given(
+    machine: str, mmap: int, memfd_create: int, shmget: int
+) -> None:
     private, huge = 0x22, 0x40022
     assert decide(machine, mmap, 0, 1 << 21, 3, private) == ALLOW
     assert decide(machine, mmap, 0, 1 << 21, 3, huge) == refused(errno.ENOMEM)
     assert decide(machine, mmap, 0, 0x40000, 0x40000, private, 0x40000, 0x40000) == ALLOW
     assert decide(machine, memfd_create, 0x4, 1) == ALLOW
     assert decide(machine, memfd_create, 0, 5) == refused(errno.ENOMEM)
+    assert decide(machine, shmget, 0o4000, 0o4000, 0o1600) == ALLOW
+    assert decide(machine, shmget, 0, 1 << 21, 0o5600) == refused(errno.ENOMEM)
 
 
 PROCESS_1 = {

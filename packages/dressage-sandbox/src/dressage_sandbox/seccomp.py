@@ -6,9 +6,9 @@ no namespace (``clone3`` hides its flags in memory, so it answers ENOSYS and lib
 ``socket`` may open only unix, IP and netlink sockets (AF_VSOCK would reach a hypervisor from any network
 namespace), ``ioctl`` may neither push input into a terminal nor change its line discipline (which loads old
 drivers into the kernel), ``fcntl`` may take no lease on a file (another's opening of it, ours too, would fail
-or wait). ``mmap`` and ``memfd_create`` give no huge pages of the machine's reserve, which no limit of
-memory counts: ENOMEM, as where there is none. The limits, priority and processors of process 1, which is of
-the same user and answers for all, may not be changed: without memory or files it would end, and a program
+or wait). ``mmap``, ``memfd_create`` and ``shmget`` give no huge pages of the machine's reserve, which no limit
+of memory counts: ENOMEM, as where there is none. The limits, priority and processors of process 1, which is
+of the same user and answers for all, may not be changed: without memory or files it would end, and a program
 could pass its own failure off as the machine's.
 """
 
@@ -48,7 +48,8 @@ _NEW_NAMESPACES = 0x7E020080  # NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NE
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX AF_INET AF_INET6 AF_NETLINK
 _TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD
 _FCNTL, _LEASES = (72, 25), (1024, 1040)  # F_SETLEASE F_SETDELEG
-_HUGE = (((9, 222), 3, 0x40000), ((319, 279), 1, 0x4))  # mmap's MAP_HUGETLB, memfd_create's MFD_HUGETLB
+_HUGE = (((9, 222), 3, 0x40000), ((319, 279), 1, 0x4), ((29, 194), 2, 0o4000))
+"""MAP_HUGETLB of mmap, MFD_HUGETLB of memfd_create, SHM_HUGETLB of shmget (which root's group may use)."""
 _PRLIMIT = (302, 261)
 _SCHEDULE = ((142, 118), (144, 119), (314, 274), (203, 122))  # sched_set{param,scheduler,attr,affinity}
 _PRIORITY = (((141, 140), 2), ((251, 30), 3))  # setpriority, ioprio_set; what names all of a user
