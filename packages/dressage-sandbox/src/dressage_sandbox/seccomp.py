@@ -6,10 +6,10 @@ no namespace (``clone3`` hides its flags in memory, so it answers ENOSYS and lib
 ``socket`` may open only unix, IP and netlink sockets (AF_VSOCK would reach a hypervisor from any network
 namespace), ``ioctl`` may neither push input into a terminal nor change its line discipline (which loads old
 drivers into the kernel), ``fcntl`` may take no lease on a file (another's opening of it, ours too, would fail
-or wait). ``mmap``, ``memfd_create`` and ``shmget`` give no huge pages of the machine's reserve, which no limit
-of memory counts: ENOMEM, as where there is none. The limits, priority and processors of process 1, which is
-of the same user and answers for all, may not be changed: without memory or files it would end, and a program
-could pass its own failure off as the machine's.
+or wait). ``mmap``, ``memfd_create`` and ``shmget`` give no huge pages of the machine's reserve, which no
+limit of memory counts: ENOMEM, as where there is none. The limits, priority and processors of process 1,
+which is of the same user and answers for all, may not be changed: without memory or files it would end, and
+a program could pass its own failure off as the machine's.
 """
 
 from __future__ import annotations
