@@ -69,12 +69,18 @@ def test_a_sandbox_ends_with_its_loop_and_the_provider_serves_the_next(
 
 
 @unclosed
-def test_a_pool_hands_out_nothing_of_a_loop_that_has_ended(runtime_dir: Path) -> None:
+@pytest.mark.parametrize("looked", [False, True], ids=["the pool first", "its provider first"])
+def test_a_pool_hands_out_nothing_of_a_loop_that_has_ended(runtime_dir: Path, looked: bool) -> None:
     provider = BubblewrapProvider(runtime_dir=runtime_dir, reaper=False)
     pool = PooledProvider(provider, SandboxSpec(), 2)
     asyncio.run(pool.fill())
 
     async def second() -> None:
+        if looked:
+            await provider.probe()
+        await pool.fill()
+        assert all([(await pool.create(SandboxSpec())).alive, (await pool.create(SandboxSpec())).alive])
+        assert pool.misses == 0
         box = await pool.create(SandboxSpec())
         assert (await box.run(["echo", "new"])).stdout == b"new\n"
         await pool.fill()

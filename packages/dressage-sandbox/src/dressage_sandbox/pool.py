@@ -58,6 +58,7 @@ class PooledProvider:
         self._ready: deque[BubblewrapSandbox] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._filled = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._admission = Admission(most, most_waiting)
         self._wait_s = wait_s
         self._closed = False
@@ -156,9 +157,12 @@ class PooledProvider:
         await self._provider.close()
 
     def _settle(self) -> None:
-        """As the provider: what was waited for in an event loop that has ended is not in this one."""
-        if self._provider.settle():
+        """As the provider: what was made or waited for in an event loop that has ended is not in this one."""
+        self._provider.settle()
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop = loop
             self._filled = asyncio.Event()
+            self._ready.clear()
             self._tasks.clear()
 
     def _refill(self) -> None:

@@ -89,15 +89,15 @@ class BubblewrapProvider:
         """
         return (await self._prepare()).capabilities
 
-    def settle(self) -> bool:
-        """Serve this event loop from here on, where the one before has ended; whether it is another one.
+    def settle(self) -> None:
+        """Serve this event loop from here on, where the one before has ended.
 
         Raises:
             SandboxError: that one has not.
         """
         loop = asyncio.get_running_loop()
         if self._loop is loop:
-            return False
+            return
         if self._loop is not None:
             if not self._loop.is_closed():
                 raise SandboxError(OTHER_LOOP)
@@ -107,7 +107,6 @@ class BubblewrapProvider:
             for sandbox in self._sandboxes.values():  # nobody can use it any more
                 self._behind(sandbox.terminate())
         self._loop = loop
-        return True
 
     async def _prepare(self) -> Machine:
         self.settle()
