@@ -95,6 +95,10 @@ def test_the_number_of_shards_survives_a_start_that_is_killed_or_finds_the_disk_
         check_shards(tmp_path / "new", 2)
     monkeypatch.undo()
     assert not (tmp_path / "new" / "shards").exists()
+    (tmp_path / "new" / "shards.tmp").write_text("2")  # it was killed before the file had its name
+    (tmp_path / "new" / "control.key.tmp").write_text("k")
+    check_shards(tmp_path / "new", 2)
+    assert (tmp_path / "new" / "shards").read_text() == "2\n"
     (tmp_path / "shards").write_text("")
     with pytest.raises(ConfigError, match="holds no number: write"):
         check_shards(tmp_path, 2)

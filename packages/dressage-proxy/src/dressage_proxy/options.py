@@ -19,7 +19,8 @@ from dressage_proxy.errors import ConfigError
 
 KEY_VARIABLE = "DRESSAGE_CONTROL_KEY"
 KEY_FILE = "control.key"
-_NEW_KEY_FILE = f"{KEY_FILE}.new"
+_HALF = ".tmp"
+"""Ends the name of a file that is being written, here and in the store."""
 _SHARDS_FILE = "shards"
 _BACKLOG = 2048
 _MAX_PORT = 65535
@@ -136,8 +137,9 @@ def check_shards(root: Path, shards: int) -> None:
 
 
 def _used(root: Path) -> bool:
-    """Whether a single process has kept a store here."""
-    return any(path.name not in (KEY_FILE, _NEW_KEY_FILE) for path in root.iterdir())
+    """Whether a single process has kept a store here: more than a key, or what a killed start had half
+    written."""
+    return any(path.name != KEY_FILE and path.suffix != _HALF for path in root.iterdir())
 
 
 def store(args: argparse.Namespace, root: Path) -> FilesStore:
@@ -170,7 +172,7 @@ def given_key(args: argparse.Namespace) -> tuple[str | None, Path | None]:
 def write_key(path: Path, key: str) -> Path:
     """Keep a new key where only this user reads it; a process that is killed meanwhile leaves no half of one.
     Raises ConfigError."""
-    new = path.with_name(_NEW_KEY_FILE)
+    new = path.with_name(path.name + _HALF)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
