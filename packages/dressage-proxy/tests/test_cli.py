@@ -119,6 +119,7 @@ def test_a_store_that_another_process_writes_to_is_refused(refused, tmp_path):
     [
         "localhost:30000", "ftp://e:1", "http://", "http://e:port", "", ",", "http://e?x=1", "http://[::1",
         "http://m\N{LATIN SMALL LETTER U WITH DIAERESIS}nchen:1", "http://e:1/a b", "http://e..f:1",
+        "http://e:1/?", "http://e:1#",
         f"http://{'e' * 64}:1",
     ],
 )  # fmt: skip

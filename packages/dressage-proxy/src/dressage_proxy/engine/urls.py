@@ -18,7 +18,7 @@ def base_url(url: str) -> str:
         raise ValueError(
             f"{parts.hostname}: the URL holds a user name, which errors would tell: leave it out"
         )
-    if not good or parts.query or parts.fragment:
+    if not good or "?" in url or "#" in url:
         raise ValueError(f"{_shown(url)} is no base URL: give http://host:port")
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ValueError(f"{_shown(url)} has characters that no URL has: write xn--…, %20 and so on")
