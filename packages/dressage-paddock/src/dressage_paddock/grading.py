@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -52,20 +51,13 @@ async def furnish(sandbox: Sandbox, task: PublicTask, artifacts: Artifacts) -> A
     """
     workdir = PurePosixPath(task.workdir)
     places = {name: workdir / name for name in artifacts.whole}
+    taken, above = set(places.values()), {folder for place in places.values() for folder in place.parents}
     for path, data in task.files.items():
-        if not _in_the_way(workdir / path, places.values()):
+        in_the_way = workdir / path in above or not taken.isdisjoint((workdir / path).parents)
+        if not in_the_way:
             await sandbox.write(path, data)
     left_out = [name for name in places if not await _put(sandbox, places[name], artifacts.files[name])]
     return replace(artifacts, cut=(*artifacts.cut, *left_out))
-
-
-def _in_the_way(place: PurePosixPath, others: Iterable[PurePosixPath]) -> bool:
-    """Whether a file here and one of the others could not both be."""
-    return any(place != other and _one_in_the_other(place, other) for other in others)
-
-
-def _one_in_the_other(one: PurePosixPath, other: PurePosixPath) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 async def _put(sandbox: Sandbox, place: PurePosixPath, data: bytes) -> bool:
