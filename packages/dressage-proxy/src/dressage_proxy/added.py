@@ -58,7 +58,7 @@ def closed(codec: ChatCodec, ids: NDArray[np.int32]) -> bool:
 
 def behind(codec: ChatCodec, turn: Turn, message: Message, blocks: Sequence[str] = ()) -> Behind | None:
     """What a client put behind the text of a turn without calls; None where the message does not begin with
-    all of that text. ``blocks`` are the message's texts, where it has several.
+    all of that text. ``blocks`` are the message's texts.
 
     After a turn that is closed, what was put behind it begins with white space, is a text of its own, or
     begins with a stop string that the client asked for: there are clients that end each step with it. That

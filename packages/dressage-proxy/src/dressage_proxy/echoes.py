@@ -93,7 +93,7 @@ class Echoes:
     ) -> Echo | None:
         """The turn that an assistant message is; None for one that was not sampled in this session.
 
-        ``before`` are the keys of the messages before it, ``blocks`` its texts where it has several.
+        ``before`` are the keys of the messages before it, ``blocks`` its texts.
         ``asked`` gives the turns that answered just these: what is no turn by its call ids, handle or text
         may still be the beginning of what one of them said.
         """

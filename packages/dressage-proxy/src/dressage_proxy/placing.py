@@ -138,8 +138,7 @@ class _Reader:
 
     def _echo(self, index: int, message: Message) -> Echo | None:
         handle, before = self.read.handles.get(index, ""), _salted(self._thread, self.keys)
-        said = self.raw[index].get("content")
-        blocks = text_blocks(self.raw[index]) if isinstance(said, list) else ()
+        blocks = text_blocks(self.raw[index])
         return echo_of(self._session, self._codec, handle, message, before, self.tools_hash, blocks)
 
     def _apart(self, index: int, message: Message, found: Behind) -> Message:
@@ -296,7 +295,7 @@ def echo_of(
     tools_hash: str,
     blocks: Sequence[str] = (),
 ) -> Echo | None:
-    """The turn that an assistant message is; ``blocks`` are its texts, where it has several."""
+    """The turn that an assistant message is; ``blocks`` are its texts."""
 
     def asked() -> list[int]:
         match = session.tree.match(before, tools_hash)

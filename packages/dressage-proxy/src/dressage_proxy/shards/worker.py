@@ -128,12 +128,13 @@ async def _serve(
 
 
 def _told(channel: socket.socket) -> GateState:
-    """What the parent says that all shards were told. Raises ConfigError where it is gone."""
+    """What the parent says that all shards were told. Raises ConfigError where it is gone, or where it says
+    that nobody waits for this one any more."""
     try:
         channel.send(STATE)
         return from_json(channel.recv(_STATE_BYTES))
     except (OSError, ValueError) as error:
-        raise ConfigError("the parent of this shard is gone") from error
+        raise ConfigError("the parent of this shard is gone, or about to be") from error
 
 
 def _adopt_all(channel: socket.socket, server: Server, stop: Stop) -> None:
