@@ -172,6 +172,15 @@ async def test_p8_a_program_that_spoils_its_next_turn_has_failed_and_is_not_trie
     assert (result.reward, result.ending.retryable) == (0.0, False)
 
 
+async def test_p8_a_program_that_closes_its_work_folder_and_fails_is_no_failure_of_the_sandbox(bubblewrap):
+    gateway = ScriptedGateway([say("x")])
+    gateway.get = steps_of_one  # type: ignore[method-assign]
+    config = BlackboxConfig(args=shell_args("chmod 0 .; exit 9"))
+    result = await BlackboxPaddock(bubblewrap, gateway, blackbox=config).run(Task("t", prompt="p"))
+    assert (result.failure_class, result.ending.code) == (FailureClass.POLICY_FAILURE, "agent_failed")
+    assert not result.ending.retryable
+
+
 @pytest.mark.parametrize(
     ("turn", "error"),
     [(0, file_error(28, "prompt")), (1, SandboxError("the provider is down"))],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from dressage_blackbox_server import (
     TurnOutcome,
     TurnRecord,
 )
-from dressage_sandbox.errors import OutOfMemory, SandboxError
+from dressage_sandbox.errors import OutOfMemory, SandboxError, SandboxFileError
 from dressage_sandbox.protocol import SandboxProvider
 
 from dressage_paddock.agent import Scene
@@ -142,7 +143,8 @@ class BlackboxAgent:
     async def _recorded_steps(self, scene: Scene) -> int | None:
         """How many model calls were recorded; None where the gateway does not tell. Raises where the sandbox
         or the gateway does not answer: then the program's failure says nothing of the policy."""
-        await scene.sandbox.list(scene.task.workdir)
+        with suppress(SandboxFileError):  # it answers; the folder is as the program left it
+            await scene.sandbox.list(scene.task.workdir)
         if self._observer is None:
             return None
         try:
