@@ -52,14 +52,13 @@ def _package(name: str, package: str, environment: Mapping[str, str]) -> str:
     if done.is_file() and done.read_text(encoding="utf-8") == package:
         return bins
     npm = _npm()
-    shutil.rmtree(FOLDER / name, ignore_errors=True)
-    (FOLDER / name).mkdir(parents=True)
-    (FOLDER / name / "package.json").write_text(json.dumps({"private": True}), encoding="utf-8")
     print(f"agents: installing {package}", flush=True)
-    command = [npm, "install", "--no-fund", "--no-audit", "--loglevel", "error", package]
     try:
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
+        (FOLDER / name).mkdir(parents=True)
+        (FOLDER / name / "package.json").write_text(json.dumps({"private": True}), encoding="utf-8")
         subprocess.run(
-            command,
+            [npm, "install", "--no-fund", "--no-audit", "--loglevel", "error", package],
             cwd=FOLDER / name,
             env={**os.environ, **environment},
             check=True,
@@ -67,11 +66,13 @@ def _package(name: str, package: str, environment: Mapping[str, str]) -> str:
             text=True,
             timeout=_INSTALL_S,
         )
+        done.write_text(package, encoding="utf-8")
     except subprocess.CalledProcessError as error:
         raise InstallError(f"{package} does not install: {error.stderr[-2000:].strip()}") from error
     except subprocess.TimeoutExpired as error:
         raise InstallError(f"{package} does not install within {_INSTALL_S} s: is npm reachable?") from error
-    done.write_text(package, encoding="utf-8")
+    except OSError as error:
+        raise InstallError(f"{package} does not install: {error}") from error
     return bins
 
 
