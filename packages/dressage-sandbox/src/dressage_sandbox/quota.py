@@ -2,7 +2,8 @@
 
 Process 1 is in the group that it limits, since its children are to be: commands that use the whole of it up
 would hold up the reading of a file, the end of a command's time and the sandbox's own end. So it is lifted
-while something waits for process 1 alone, which takes milliseconds then.
+while something waits for process 1 alone: milliseconds mostly, longer for archives and for the grace that a
+service is given.
 """
 
 from __future__ import annotations
