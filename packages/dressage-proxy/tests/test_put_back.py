@@ -22,14 +22,15 @@ async def ask(rig, session, messages, stop=()):
     return reply.json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize("put", [TAG, f"\n{TAG}", f" {TAG}\n"])
 @pytest.mark.parametrize("reset", [False, True], ids=["remembered", "read anew"])
-async def test_a_stop_string_behind_a_turn_that_ended_without_it_makes_it_no_other_turn(rig, reset):
+async def test_a_stop_string_behind_a_turn_that_ended_without_it_makes_it_no_other_turn(rig, reset, put):
     rig.script("no code", END, END)
     session = await rig.open()
     messages = [user("q")]
     for number in range(3):
         said = await ask(rig, session, messages, stop=["Observation:", TAG])
-        messages += [assistant(said + TAG), user(f"go on {number}")]
+        messages += [assistant(said + put), user(f"go on {number}")]
         if reset:
             live = rig.proxy.sessions.live(session)
             live.recents.clear()

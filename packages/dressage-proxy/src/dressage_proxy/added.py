@@ -61,8 +61,8 @@ def behind(codec: ChatCodec, turn: Turn, message: Message, blocks: Sequence[str]
     all of that text. ``blocks`` are the message's texts.
 
     After a turn that is closed, what was put behind it begins with white space, is a text of its own, or
-    begins with a stop string that the client asked for: there are clients that end each step with it. That
-    alone is left out, since the turn ended without it."""
+    begins with a stop string that the client asked for: there are clients that end each step with it. A stop
+    string alone is left out, since the turn ended without it."""
     if message.tool_calls or turn.extra.get("wire_ids"):
         return None
     said, told = _texts(codec, turn)
@@ -71,26 +71,26 @@ def behind(codec: ChatCodec, turn: Turn, message: Message, blocks: Sequence[str]
         if not text.strip() or not whole.startswith(text.strip()):
             continue
         rest = whole[len(text.strip()) :]
-        anew = not rest or rest[0].isspace() or _begins_anew(blocks, text.strip())
-        if not anew and closed(codec, turn.output_ids):
-            ended = next((stop for stop in _stops(turn) if rest.startswith(stop)), None)
-            if ended is None:
+        if closed(codec, turn.output_ids):
+            if rest.strip() in map(str.strip, _stops(turn)):
+                rest = ""
+            elif not (_begins_anew(rest, blocks, text.strip()) or rest.startswith(tuple(_stops(turn)))):
                 return None
-            rest = rest if rest[len(ended) :].strip() else ""
         told = told or ""
         return Behind(told, rest.removeprefix(text[len(text.rstrip()) :]), text[len(told) :])
     return None
 
 
-def _begins_anew(blocks: Sequence[str], text: str) -> bool:
-    """Whether another text begins behind the first ones, which together say ``text``."""
+def _begins_anew(rest: str, blocks: Sequence[str], text: str) -> bool:
+    """Whether what stands behind ``text``, which the first of ``blocks`` say together, is told from it by
+    white space or begins another one of them."""
+    if not rest or rest[0].isspace():
+        return True
     begun = ""
     for block in blocks[:-1]:
         begun += block
-        if len(begun) >= len(text):
-            found = begun.strip()
-            if len(found) >= len(text):
-                return found == text
+        if len(begun) >= len(text) and len(begun.strip()) >= len(text):
+            return begun.strip() == text
     return False
 
 
