@@ -71,6 +71,20 @@ async def test_a_first_reply_whose_stream_broke_is_lost_too(rig):
     assert trajectory.lost_tokens == {"undelivered": len(rig.tree(session).turn(0).output_ids)}
 
 
+@pytest.mark.parametrize("end", ["", "\n", " ", "\n\n"])
+@pytest.mark.parametrize("dialect", ["messages", "chat/completions"])
+async def test_how_the_text_before_the_news_ends_is_no_matter(rig, dialect, end):
+    rig.script("never heard", "second")
+    session = await rig.open()
+    texts = ["see\n", f"q{end}"]
+    for said in (texts, [*texts, CLAUDE if dialect == "messages" else f"\n{CLAUDE}"]):
+        content = [{"type": "text", "text": text} for text in said]
+        body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": content}]}
+        assert (await rig.http.post(f"/s/{session}/v1/{dialect}", json=body)).status_code == 200
+    unheard = len(rig.tree(session).turn(0).output_ids)
+    assert (await rig.end(session)).lost_tokens == {"undelivered": unheard}
+
+
 @pytest.mark.parametrize("news", [CLAUDE, OPENCLAW])
 async def test_a_reply_that_is_sent_back_before_the_news_is_trained(rig, news):
     rig.script("first", "second")

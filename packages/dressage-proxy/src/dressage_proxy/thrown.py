@@ -59,7 +59,8 @@ def _roots(tree: TrajectoryTree) -> list[int]:
 
 
 def _before(text: str) -> Iterator[str]:
-    """What a message says before each such news in it: a stream may break again, and be told again."""
+    """What a message may have said before each such news in it: a stream may break again, and be told again.
+    Of the white space between, all, one line break or nothing came with the news: dialects join texts so."""
     for news, lead in BROKEN_MARKS.items():
         at = -1
         for _ in range(_TRIES):
@@ -68,4 +69,6 @@ def _before(text: str) -> Iterator[str]:
                 break
             found = lead.search(text, max(0, at - _LEAD_CHARS), at)
             if found is not None and (found.start() == 0 or "\n" in found.group()):
-                yield text[: found.start()]
+                space = len(found.group()) - len(found.group().lstrip())
+                for kept in {0, max(0, space - 1), space}:
+                    yield text[: found.start() + kept]
