@@ -89,6 +89,26 @@ async def test_c44_a_program_that_failed_while_the_gateway_was_down_is_infrastru
     assert (result.failure_class, result.ending.code) == (FailureClass.INFRASTRUCTURE, "gateway_error")
 
 
+@pytest.mark.parametrize(
+    "script", [completed(exit_code=1), completed("gave up"), completed(timed_out=True, exit_code=124)]
+)
+async def test_p8_a_program_that_ended_for_want_of_an_answer_is_infrastructure(script):
+    """After steps that went well, too: the engine may go away in the middle of a rollout."""
+
+    def left_alone(sandbox, invocation):
+        next(iter(gateway.sessions.values())).faults = 3
+        return script
+
+    paddock, _, gateway = parts(left_alone)
+    result = await paddock.run(TASK)
+    assert (result.failure_class, result.ending.code, result.ending.retryable, result.reward) == (
+        FailureClass.INFRASTRUCTURE,
+        "no_model_answer",
+        True,
+        None,
+    )
+
+
 async def test_the_rollouts_wall_clock_ends_the_program():
     async def stuck(sandbox, invocation):
         await asyncio.sleep(60)

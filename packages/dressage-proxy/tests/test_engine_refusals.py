@@ -97,6 +97,29 @@ async def test_a_refused_parameter_is_the_agents_own_400_in_the_engines_words(ma
     assert engine.asked == 1
 
 
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_session_tells_how_many_calls_failed_it_since_the_last_answer(make_rig, route, stream):
+    """An agent that ends after them may have ended for want of an answer."""
+    engine = Refusing(then=(500, "a broken kernel"))
+    rig = await make_rig(engine=engine, engine_attempts=1)
+    session = await rig.open()
+
+    async def faults():
+        return (await rig.http.get(f"/sessions/{session}")).json()["faults"]
+
+    url = f"/s/{session}/{route}"
+    for number in (1, 2):
+        reply = await rig.http.post(url, json=asking(route, stream=stream))
+        assert (reply.status_code, await faults()) == (503, number)
+    engine.then = (400, "its own mistake")
+    assert (await rig.http.post(url, json=asking(route, stream=stream))).status_code == 400
+    assert await faults() == 2
+    engine.then = None
+    assert (await rig.http.post(url, json=asking(route, stream=stream))).status_code == 200
+    assert await faults() == 0
+
+
 async def test_a_refusal_is_asked_of_no_other_engine(make_rig):
     engines = [Refusing(then=(400, "grammar: no such rule")) for _ in range(2)]
     async with serve_scripted(engines[0]) as one, serve_scripted(engines[1]) as two:

@@ -53,13 +53,17 @@ _CLASSES: Mapping[TurnOutcome, FailureClass] = {
     TurnOutcome.INFRASTRUCTURE: FailureClass.INFRASTRUCTURE,
 }
 
+_PROGRAMS_OWN = frozenset({FailureClass.COMPLETED, FailureClass.POLICY_FAILURE, FailureClass.TIMEOUT})
+"""What a program's end is by itself: counted, unless it had no model."""
+
 
 class BlackboxAgent:
     """Gives each task's user messages to the program as turns, one after the other.
 
     The program reaches the model through the sandbox's one relay, at the session's own path; no key, grader
     or control address is ever inside. Where ``gateway`` is observable, a program that failed before the model
-    was ever reached is an infrastructure failure and not the policy's.
+    was ever reached, or that ended after a call which the gateway could not answer, is an infrastructure
+    failure and not the policy's.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class BlackboxAgent:
                     # The first turn finds the sandbox as it was made, a later one as the program left it.
                     left_so = number > 0 and executor.refused_inside
                     return await self._bad_end(scene, turn, left_so=left_so)
-        return COMPLETED
+        return await self._blamed(scene, COMPLETED)
 
     def _session(self, scene: Scene) -> SessionConfig:
         inside = scene.sandbox.relay_url
@@ -134,24 +138,26 @@ class BlackboxAgent:
                 return died
             return Ending(failure_class, str(outcome), detail, retryable=True)
         if failure_class is FailureClass.POLICY_FAILURE:
-            steps = await self._recorded_steps(scene)
-            if steps == 0:
-                told = f"the agent failed before any model call was recorded: {detail}"
-                return Ending(FailureClass.INFRASTRUCTURE, "no_model_call", told, retryable=True)
-        return Ending(failure_class, str(outcome), detail)
+            with suppress(SandboxFileError):  # it answers; the folder is as the program left it
+                await scene.sandbox.list(scene.task.workdir)
+        return await self._blamed(scene, Ending(failure_class, str(outcome), detail))
 
-    async def _recorded_steps(self, scene: Scene) -> int | None:
-        """How many model calls were recorded; None where the gateway does not tell. Raises where the sandbox
-        or the gateway does not answer: then the program's failure says nothing of the policy."""
-        with suppress(SandboxFileError):  # it answers; the folder is as the program left it
-            await scene.sandbox.list(scene.task.workdir)
-        if self._observer is None:
-            return None
+    async def _blamed(self, scene: Scene, ending: Ending) -> Ending:
+        """The ending, or the infrastructure's where the program had no model. Raises where the gateway does
+        not answer: then how the program ended says nothing of the policy."""
+        if self._observer is None or ending.failure_class not in _PROGRAMS_OWN:
+            return ending
         try:
             standing = await self._observer.get(scene.session.session_id)
         except Exception as error:
-            raise GatewayError(f"the agent failed and the gateway does not answer: {error}") from error
-        return int(standing["steps"])
+            raise GatewayError(f"the agent ended and the gateway does not answer: {error}") from error
+        if ending.failure_class is FailureClass.POLICY_FAILURE and int(standing["steps"]) == 0:
+            told = f"the agent failed before any model call was recorded: {ending.detail}"
+            return Ending(FailureClass.INFRASTRUCTURE, "no_model_call", told, retryable=True)
+        if faults := int(standing.get("faults", 0)):
+            told = f"the agent ended after {faults} model calls that the gateway failed: {ending.detail}"
+            return Ending(FailureClass.INFRASTRUCTURE, "no_model_answer", told, retryable=True)
+        return ending
 
 
 async def _died_of_memory(scene: Scene) -> Ending | None:

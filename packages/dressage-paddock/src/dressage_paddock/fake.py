@@ -44,6 +44,8 @@ class FakeSession:
     outcome: Mapping[str, Any] | None = None
     failure_class: str | None = None
     requests: list[JsonObject] = field(default_factory=list)
+    faults: int = 0
+    """Calls that failed (429, 5xx) since one was last answered."""
 
 
 class ScriptedGateway:
@@ -99,10 +101,10 @@ class ScriptedGateway:
         return FinalizeInfo(segments=1 if session.requests else 0, trained_tokens=0, lost_tokens={})
 
     async def get(self, session_id: str) -> Mapping[str, Any]:
-        """A session's state and steps."""
+        """A session's state, steps, and the model calls that failed since one was last answered."""
         await self._step("get")
         session = self.sessions[session_id]
-        return {"state": session.state, "steps": len(session.requests)}
+        return {"state": session.state, "steps": len(session.requests), "faults": session.faults}
 
     async def delete(self, session_id: str) -> None:
         """Drop a session; idempotent."""
@@ -129,7 +131,10 @@ class ScriptedGateway:
         else:
             message = dict(self._script[min(len(session.requests), len(self._script)) - 1])
         if "error" in message:
-            return httpx.Response(int(message.pop("status", 400)), json=message)
+            status = int(message.pop("status", 400))
+            session.faults += status == 429 or status >= 500
+            return httpx.Response(status, json=message)
+        session.faults = 0
         reason = message.pop("finish_reason", "stop")
         return httpx.Response(
             200, json={"choices": [{"index": 0, "message": message, "finish_reason": reason}]}

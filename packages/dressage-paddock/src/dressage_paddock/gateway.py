@@ -47,7 +47,8 @@ class ModelGateway(Protocol):
 @runtime_checkable
 class ObservableGateway(Protocol):
     """A gateway that also tells how a session stands. Optional: it lets a blackbox rollout tell an agent that
-    failed from one that never reached the model."""
+    failed from one that never reached the model, or that the model left."""
 
     async def get(self, session_id: str) -> Mapping[str, Any]:
-        """``steps`` (int): recorded model calls."""
+        """``steps`` (int): recorded model calls; optional ``faults`` (int): calls that failed for no reason
+        of the agent's since one was last answered."""

@@ -167,6 +167,7 @@ def _session_routes(
             branches=final.branches if final else session.branches,
             tokens=final.sampled_tokens if final else tree.sampled_tokens,
             in_flight=pipeline.attempts.of(session.id),
+            faults=session.faults,
             paused=controller.holds(session.id),
             generation=final.generation if final else None,
             expired=final is not None and final.expired,

@@ -91,6 +91,9 @@ class SessionView(BaseModel):
     tokens: int
     """Sampled and committed."""
     in_flight: int
+    faults: int
+    """Model calls that failed for no reason of the agent's (429, 5xx) since one was last answered: an agent
+    that ends now may have ended for that."""
     paused: bool
     """Its calls wait for a resume."""
     generation: int | None

@@ -60,7 +60,7 @@ class DataPlane:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. Errors leave in the dialect's own shape."""
-        status = 200
+        status, call = 200, None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         _, first, session_id, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
         rest = "/".join(filter(None, rest.split("/")))  # there are base URLs that end in a slash
@@ -86,6 +86,8 @@ class DataPlane:
             await send_reply(send, status, dialect.error_body(error), retry_after(error))
         finally:
             self._metrics.requests.labels(dialect.name, str(status)).inc()
+            if call is not None:
+                call.session.called(status)
 
     async def _look(self, dialect: Dialect, scope: Scope, rest: str, send: Send) -> None:
         """What agents ask besides a model call: the models, and probes whether anybody is there."""

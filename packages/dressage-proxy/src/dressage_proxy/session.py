@@ -19,6 +19,8 @@ from dressage_proxy.hooks import HookMemory
 from dressage_proxy.recents import Recents
 from dressage_proxy.versions import VersionBudget
 
+_OK, _TOO_MANY, _SERVER_ERRORS = 200, 429, 500
+
 
 class State(StrEnum):
     """Where a session is in its life."""
@@ -81,6 +83,8 @@ class Session:
     hooked: HookMemory = field(default_factory=HookMemory)
     touched: float = 0.0
     """When it was last used, on the event loop's clock."""
+    faults: int = 0
+    """Model calls that failed for no reason of the agent's since one was last answered."""
     covered: dict[int, int] = field(default_factory=dict)
     """Turn -> the first position of its walk whose routed experts are not known yet."""
 
@@ -111,6 +115,13 @@ class Session:
         if outcome is not None and dict(outcome) != dict(first.outcome):
             return "with another outcome, the first stays"
         return ""
+
+    def called(self, status: int) -> None:
+        """Note the HTTP status that a model call came to: an agent may end for want of an answer."""
+        if status == _OK:
+            self.faults = 0
+        elif status == _TOO_MANY or status >= _SERVER_ERRORS:
+            self.faults += 1
 
     def forget_conversation(self) -> None:
         """It has ended: its counts are all that is asked of it from now on."""
