@@ -232,21 +232,25 @@ async def routed_experts(folder: Path, texts: Texts, http: Http) -> dict[str, ob
 
 
 async def sharded(folder: Path, texts: Texts) -> dict[str, object]:
-    """Turns a second of one process and of two shards, over an engine and a client on the same machine. Each
-    agent has connections of its own, as agents do."""
+    """Turns a second of one process and of two shards, also as a part of the bare engine's; the engine and
+    the client are on the same machine. Each agent has connections of its own, as agents do."""
     rates: dict[int, float] = {}
+    ratios: dict[int, float] = {}
     per_core: dict[int, float] = {}
     for shards in (1, 2):
         with engine(REPLY_TOKENS) as url, proxy(url, folder, "--shards", str(shards)) as running:
             async with running.client() as control, contextlib.AsyncExitStack() as stack:
                 agents = [await stack.enter_async_context(Http()) for _ in range(SHARD_AGENTS)]
-                made = [(await chats(control, agent, texts, 1))[0] for agent in agents]
+                plain = await rate([Bare(agent, url, texts) for agent in agents * 2], SHARD_AGENTS)
+                made = [(await chats(control, agent, texts, 1))[0] for agent in agents * 2]
                 await rate(made[:4], 4)
                 before = running.served.cpu_s()
-                rates[shards] = await rate(made, SHARD_AGENTS // 2)
+                rates[shards] = await rate(made, SHARD_AGENTS)
+                ratios[shards] = rates[shards] / plain
                 per_core[shards] = len(made) * TURNS / (running.served.cpu_s() - before)
     return {
         "shards_speedup_2": round(rates[2] / rates[1], 2),
+        "shards_throughput_ratio": {str(shards): round(value, 3) for shards, value in ratios.items()},
         "shards_requests_per_s": {str(shards): round(value) for shards, value in rates.items()},
         "shards_requests_per_core_s": {str(shards): round(value) for shards, value in per_core.items()},
     }
